@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this CPU and operating system can run. Baseline code: include it wherever you like.
+#pragma once
+#include "config.hpp"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace kda::inline v0 {
+
+/// Instruction sets, worst first; a later one can run everything before it.
+enum class isa { scalar, avx2, avx512 };
+
+[[nodiscard]] KDA_INLINE constexpr const char* name(isa i) {
+  switch (i) {
+    case isa::scalar: return "scalar";
+    case isa::avx2: return "avx2";
+    case isa::avx512: return "avx512";
+  }
+  return "unknown";
+}
+
+/// The best ISA that both the CPU has and the operating system saves on a task switch.
+[[nodiscard]] KDA_INLINE isa best_isa() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return isa::scalar;
+  constexpr unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
+  if ((c & (fma | osxsave | avx | f16c)) != (fma | osxsave | avx | f16c)) return isa::scalar;
+  unsigned saved = 0, upper = 0;
+  asm("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
+  constexpr unsigned ymm = 0x6, zmm = 0xe6;
+  if ((saved & ymm) != ymm || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return isa::scalar;
+  constexpr unsigned avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
+  if ((b & avx2) == 0) return isa::scalar;
+  return (saved & zmm) == zmm && (b & (f | dq | bw | vl)) == (f | dq | bw | vl) ? isa::avx512 : isa::avx2;
+#else
+  return isa::scalar;
+#endif
+}
+
+}  // namespace kda::inline v0

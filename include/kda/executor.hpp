@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who runs the tasks of a call, and the scratch memory they run in. Both belong to the caller: the library starts no thread
+// and allocates nothing.
+#pragma once
+#include "config.hpp"
+
+#include <cstddef>
+
+namespace kda::inline v0 {
+
+/// Runs `task(context, i)` once for every i in [0, count), in any order, on any threads, and returns when all have ended.
+/// Two pointers rather than a template parameter, so that no kernel is compiled once more for each executor.
+struct executor {
+  using task = void (*)(void* context, std::ptrdiff_t i);
+  void* self = nullptr;
+  void (*run)(void* self, std::ptrdiff_t count, task f, void* context) = nullptr;  ///< null: on the calling thread
+  std::ptrdiff_t concurrency = 1;  ///< tasks that are worth running at a time; each has scratch of its own
+};
+
+/// Everything on the calling thread.
+inline constexpr executor serial{};
+
+/// Scratch memory for one call, of any alignment; nothing in it is read before it is written, nothing outlives the call.
+/// Size: workspace_bytes() in batch.hpp.
+struct workspace {
+  void* data = nullptr;
+  std::ptrdiff_t bytes = 0;
+};
+
+}  // namespace kda::inline v0

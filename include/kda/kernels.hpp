@@ -1,0 +1,561 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels<Spec>: the calls. Each checks its arguments, cuts the work into independent tasks (sequence, value head, block of
+// value columns; or tokens, or channels) and hands them to the executor. How the tasks are cut, ordered and run never changes
+// a bit of the results.
+#pragma once
+#include "check.hpp"
+#include "chunked.hpp"
+#include "conv.hpp"
+#include "recurrent.hpp"
+#include "simd/fp_scope.hpp"
+
+namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+// ---- tasks ----------------------------------------------------------------------------------------------------------------
+
+/// Workspace of a call: the check's slot table, then the scratch of each task that runs at the time.
+struct call_scratch {
+  detail::slot_entry* table;
+  float* tasks;
+};
+KDA_INLINE call_scratch divide(const workspace& w, std::ptrdiff_t sequences) {
+  const auto aligned = [](std::uintptr_t p) KDA_INLINE_LAMBDA {
+    constexpr std::uintptr_t to = detail::alignment;
+    return (p + to - 1) / to * to;
+  };
+  const std::uintptr_t table = aligned(reinterpret_cast<std::uintptr_t>(w.data));
+  const auto table_bytes = static_cast<std::uintptr_t>(detail::slot_table_entries(sequences)) * sizeof(detail::slot_entry);
+  return {reinterpret_cast<detail::slot_entry*>(table), reinterpret_cast<float*>(aligned(table + table_bytes))};
+}
+
+template <class Task>
+struct task_queue {
+  const Task& task;
+  float* scratch;
+  std::ptrdiff_t count, next;
+
+  /// Takes tasks until none is left, in scratch number `runner`. Never inlined, so that no arithmetic leaves the fp_scope.
+  KDA_NOINLINE void drain(std::ptrdiff_t runner) {
+    float* own = scratch + runner * (detail::task_bytes / static_cast<std::ptrdiff_t>(sizeof(float)));
+    for (;;) {
+      const std::ptrdiff_t i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+      if (i >= count) return;
+      task(i, arena{own});
+    }
+  }
+  static void run(void* self, std::ptrdiff_t runner) {
+    const fp_scope scope;
+    static_cast<task_queue*>(self)->drain(runner);
+  }
+};
+
+/// task(i, scratch) for i in [0, count). The executor is given as many runners as may run at a time, each with scratch of its
+/// own; runners take tasks from a queue, so it does not matter which of them runs, or how often, or when.
+template <class Task>
+KDA_INLINE void run_tasks(const executor& e, float* scratch, std::ptrdiff_t count, const Task& task) {
+  if (count <= 0) return;
+  task_queue<Task> queue{task, scratch, count, 0};
+  const std::ptrdiff_t most = e.run == nullptr || e.concurrency < 1 ? 1 : e.concurrency;
+  if (e.run == nullptr)
+    task_queue<Task>::run(&queue, 0);
+  else
+    e.run(e.self, most < count ? most : count, &task_queue<Task>::run, &queue);
+}
+
+// ---- delta rule -----------------------------------------------------------------------------------------------------------
+
+/// A head's state in a slot, cut to the task's columns: [K, columns] with rows V apart, or [columns, K] with rows K apart.
+template <class T, layout Layout>
+struct state_block {
+  T* data;
+  std::ptrdiff_t key_dim, columns, stride;
+
+  KDA_INLINE state_block(const state_pool<T>& pool, std::int64_t slot, std::ptrdiff_t head, std::ptrdiff_t K,
+                         std::ptrdiff_t V, std::ptrdiff_t first_column, std::ptrdiff_t columns_)
+      : data(pool.data + static_cast<std::ptrdiff_t>(slot) * pool.slot_stride + head * K * V +
+             (Layout == layout::key_major ? first_column : first_column * K)),
+        key_dim(K),
+        columns(columns_),
+        stride(Layout == layout::key_major ? V : K) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t rows() const { return Layout == layout::key_major ? key_dim : columns; }
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t row_size() const { return Layout == layout::key_major ? columns : key_dim; }
+
+  KDA_INLINE void clear() const {
+    for (std::ptrdiff_t r = 0; r < rows(); ++r)
+      for (std::ptrdiff_t c = 0; c < row_size(); ++c) data[r * stride + c] = T{};
+  }
+  KDA_INLINE void copy(const state_block& from) const {
+    for (std::ptrdiff_t r = 0; r < rows(); ++r)
+      for (std::ptrdiff_t c = 0; c < row_size(); ++c) data[r * stride + c] = from.data[r * stride + c];
+  }
+  /// To and from fp32 [K, width], width >= columns; columns past the block are set to zero.
+  KDA_INLINE void load_to(float* s, std::ptrdiff_t width) const {
+    for (std::ptrdiff_t d = 0; d < key_dim; ++d)
+      for (std::ptrdiff_t j = columns; j < width; ++j) s[d * width + j] = 0.f;
+    for (std::ptrdiff_t r = 0; r < rows(); ++r)
+      for (std::ptrdiff_t c = 0; c < row_size(); ++c) {
+        const std::ptrdiff_t d = Layout == layout::key_major ? r : c, j = Layout == layout::key_major ? c : r;
+        s[d * width + j] = to_float(data[r * stride + c]);
+      }
+  }
+  KDA_INLINE void store_from(const float* s, std::ptrdiff_t width) const {
+    for (std::ptrdiff_t r = 0; r < rows(); ++r)
+      for (std::ptrdiff_t c = 0; c < row_size(); ++c) {
+        const std::ptrdiff_t d = Layout == layout::key_major ? r : c, j = Layout == layout::key_major ? c : r;
+        data[r * stride + c] = round_to<T>(s[d * width + j]);
+      }
+  }
+};
+
+enum class core { recurrent, chunked };
+
+/// One call of prefill or decode: task i is (sequence, value head, block of value columns).
+template <class Spec, core Core>
+class delta_rule_tasks {
+  using t = detail::traits<Spec>;
+  using block = state_block<typename t::state::type, t::state::order>;
+
+ public:
+  KDA_INLINE explicit delta_rule_tasks(const delta_rule_args<Spec>& args)
+      : args_(args),
+        heads_(args.v.shape[1]),
+        value_dim_(args.v.shape[2]),
+        blocks_((value_dim_ + detail::max_value_columns - 1) / detail::max_value_columns) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.sequences.store_slots.size * heads_ * blocks_; }
+
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
+    const std::ptrdiff_t n = i / (heads_ * blocks_), head = i / blocks_ % heads_;
+    const std::ptrdiff_t column = i % blocks_ * detail::max_value_columns;
+    const std::ptrdiff_t rest = value_dim_ - column;
+    const std::ptrdiff_t columns = rest < detail::max_value_columns ? rest : detail::max_value_columns;
+    const sequences& s = args_.sequences;
+    const auto first = static_cast<std::ptrdiff_t>(s.offsets[n]), last = static_cast<std::ptrdiff_t>(s.offsets[n + 1]);
+    if (is_padding(s, n, args_.states.first_slot)) {
+      for (std::ptrdiff_t token = first; token < last; ++token) write_zeros(token, head, column, columns);
+      return;
+    }
+    const std::ptrdiff_t K = args_.q.shape[2];
+    const block from(args_.states, s.has_initial_state.data[n] ? s.load_slots[n] : s.store_slots[n], head, K, value_dim_,
+                     column, columns);
+    const block to(args_.states, s.store_slots[n], head, K, value_dim_, column, columns);
+    tile tile = make_tile(scratch, K, columns);
+    const head_prologue<Spec> prologue(args_, head, column);
+    if constexpr (Core == core::recurrent)
+      decode(prologue, first, last, s.has_initial_state.data[n], from, to, tile, scratch);
+    else
+      prefill(prologue, first, last, s.first_position.size == 0 ? 0 : s.first_position[n], s.has_initial_state.data[n], from,
+              to, tile, scratch);
+  }
+
+ private:
+  KDA_INLINE void decode(const head_prologue<Spec>& prologue, std::ptrdiff_t first, std::ptrdiff_t last, bool has_state,
+                         const block& from, const block& to, tile& tile, arena scratch) const {
+    if (!has_state)
+      to.clear();
+    else if (from.data != to.data)
+      to.copy(from);
+    token_rows x = make_token_rows(scratch, tile);
+    for (std::ptrdiff_t token = first; token < last; token += chunk_tokens) {
+      prologue.fill(token, last - token < chunk_tokens ? last - token : chunk_tokens, tile);
+      for (std::ptrdiff_t i = 0; i < tile.tokens; ++i) {
+        prepare_token<detail::is_per_channel<Spec>>(tile, i, x);
+        recurrent_token<t::state::order>(to.data, to.stride, x);
+        write_row(x.out, token + i, prologue.head, prologue.first_column, tile.columns);
+      }
+    }
+  }
+
+  KDA_INLINE void prefill(const head_prologue<Spec>& prologue, std::ptrdiff_t first, std::ptrdiff_t last,
+                          std::int64_t position, bool has_state, const block& from, const block& to, tile& tile,
+                          arena scratch) const {
+    chunk_scratch w = make_chunk_scratch(scratch, tile);
+    float* out = scratch.take(chunk_tokens * tile.value_stride);
+    float* s = scratch.take(tile.key_dim * tile.value_stride);
+    if (has_state)
+      from.load_to(s, tile.value_stride);
+    else
+      for (std::ptrdiff_t i = 0; i < tile.key_dim * tile.value_stride; ++i) s[i] = 0.f;
+    auto until_grid = chunk_tokens - static_cast<std::ptrdiff_t>(position % chunk_tokens);
+    for (std::ptrdiff_t token = first; token < last;) {
+      const std::ptrdiff_t n = last - token < until_grid ? last - token : until_grid;
+      prologue.fill(token, n, tile);
+      chunk<detail::is_per_channel<Spec>>(tile, w, s, out);
+      for (std::ptrdiff_t i = 0; i < n; ++i)
+        write_row(out + i * tile.value_stride, token + i, prologue.head, prologue.first_column, tile.columns);
+      token += n;
+      until_grid = chunk_tokens;
+    }
+    to.store_from(s, tile.value_stride);
+  }
+
+  KDA_INLINE void write_row(const float* row, std::ptrdiff_t token, std::ptrdiff_t head, std::ptrdiff_t column,
+                            std::ptrdiff_t columns) const {
+    auto* out = args_.out.at(token, head, column);
+    std::ptrdiff_t j = 0;
+    for (; j + vec::lanes <= columns; j += vec::lanes) store(out + j, load(row + j));
+    if (j < columns) store(out + j, load(row + j), columns - j);
+  }
+  KDA_INLINE void write_zeros(std::ptrdiff_t token, std::ptrdiff_t head, std::ptrdiff_t column, std::ptrdiff_t columns) const {
+    auto* out = args_.out.at(token, head, column);
+    for (std::ptrdiff_t j = 0; j < columns; ++j) out[j] = {};
+  }
+
+  const delta_rule_args<Spec>& args_;
+  std::ptrdiff_t heads_, value_dim_, blocks_;
+};
+
+template <class Spec>
+KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
+  using t = detail::traits<Spec>;
+  const std::ptrdiff_t T = a.q.shape[0], H = a.q.shape[1], K = a.q.shape[2], HV = a.v.shape[1], V = a.v.shape[2];
+  checker c;
+  c.require(H >= 1 && K >= 1 && K <= detail::max_key_dim && (t::dims::key == 0 || K == t::dims::key), error::wrong_shape, "q");
+  c.tensor(a.q, {T, H, K}, "q");
+  c.tensor(a.k, {T, H, K}, "k");
+  c.require(HV >= 1 && V >= 1 && H >= 1 && HV % H == 0 && (t::dims::value == 0 || V == t::dims::value), error::wrong_shape, "v");
+  c.tensor(a.v, {T, HV, V}, "v");
+  if constexpr (detail::is_per_channel<Spec>)
+    c.tensor(a.gate, {T, HV, K}, "gate");
+  else if constexpr (detail::is_decaying<Spec>)
+    c.tensor(a.gate, {T, HV}, "gate", true);
+  c.tensor(a.beta, {T, HV}, "beta", true);
+  c.tensor(a.out, {T, HV, V}, "out");
+  c.gate_params(a.gate_params, HV, detail::is_per_channel<Spec> ? HV * K : HV);
+  c.require(is_finite(a.scale) && a.scale >= 0, error::wrong_value, "scale");
+  const std::ptrdiff_t n = c.batch(a.sequences, T);
+  c.pool(a.states, HV * K * V);
+  if (!c.result()) return c.result();
+
+  const region out = region_of(a.out);
+  const region pool = a.states.slots == 0
+                          ? region{}
+                          : region_of(view<const typename t::state::type, 2>{.data = a.states.data,
+                                                                              .shape = {a.states.slots, HV * K * V},
+                                                                              .stride = {a.states.slot_stride, 1}});
+  const auto both = [&](const region& r, const char* name) KDA_INLINE_LAMBDA {
+    c.apart(out, r, "out");
+    c.apart(pool, r, name);
+  };
+  both(region_of(a.q), "q");
+  both(region_of(a.k), "k");
+  both(region_of(a.v), "v");
+  if constexpr (detail::is_decaying<Spec>) both(region_of(a.gate), "gate");
+  both(region_of(a.beta), "beta");
+  c.apart(out, pool, "out");
+  c.workspace_for(w, e, n);
+  const region scratch{static_cast<const char*>(w.data), w.bytes, w.bytes, w.bytes};
+  both(scratch, "workspace");
+  if (!c.result()) return c.result();
+  c.slots(a.sequences, n, a.states.first_slot, a.states.slots, divide(w, n).table);
+  return c.result();
+}
+
+template <core Core, class Spec>
+KDA_INLINE status delta_rule(const delta_rule_args<Spec>& args, const workspace& w, const executor& e) {
+  const status s = check(args, w, e);
+  if (!s) return s;
+  const delta_rule_tasks<Spec, Core> tasks(args);
+  run_tasks(e, divide(w, args.sequences.store_slots.size).tasks, tasks.count(), tasks);
+  return {};
+}
+
+// ---- convolution ----------------------------------------------------------------------------------------------------------
+
+/// One call of conv: task i is (sequence, block of channels).
+template <class Spec>
+class conv_tasks {
+  using t = detail::traits<Spec>;
+  using T = typename t::io::qkv;
+  static constexpr bool channel_major = t::conv::order == conv_state::channel_major;
+  static constexpr std::ptrdiff_t block = 256;
+
+ public:
+  KDA_INLINE explicit conv_tasks(const conv_args<Spec>& args)
+      : args_(args), channels_(args.x.shape[1]), blocks_((channels_ + block - 1) / block) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.sequences.store_slots.size * blocks_; }
+
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena) const {
+    const std::ptrdiff_t n = i / blocks_, begin = i % blocks_ * block;
+    const std::ptrdiff_t end = begin + block < channels_ ? begin + block : channels_;
+    const sequences& s = args_.sequences;
+    const auto first = static_cast<std::ptrdiff_t>(s.offsets[n]), last = static_cast<std::ptrdiff_t>(s.offsets[n + 1]);
+    if (is_padding(s, n, args_.states.first_slot)) {
+      for (std::ptrdiff_t token = first; token < last; ++token)
+        for (std::ptrdiff_t c = begin; c < end; ++c) *args_.y.at(token, c) = T{};
+      return;
+    }
+    for (std::ptrdiff_t c = begin; c < end; c += vec::lanes) {
+      const std::ptrdiff_t channels = end - c < vec::lanes ? end - c : vec::lanes;
+      const conv_window<T> to = window(s.store_slots[n], c);
+      conv_window<const T> from{nullptr, to.columns, to.column_stride, to.channel_stride};
+      if (s.has_initial_state.data[n]) from.data = window(s.load_slots[n], c).data;
+      const T* x = args_.x.at(first, c);
+      const std::ptrdiff_t tokens = last - first;
+      if (args_.weight.shape[1] == 4)
+        convolve<4>(x, c, first, tokens, channels, from);
+      else if (args_.weight.shape[1] == 3)
+        convolve<3>(x, c, first, tokens, channels, from);
+      else
+        convolve<2>(x, c, first, tokens, channels, from);
+      conv_advance(x, args_.x.stride[0], tokens, channels, from, to);
+    }
+  }
+
+ private:
+  [[nodiscard]] KDA_INLINE conv_window<T> window(std::int64_t slot, std::ptrdiff_t channel) const {
+    const auto& p = args_.states;
+    T* base = p.data + static_cast<std::ptrdiff_t>(slot) * p.slot_stride;
+    if constexpr (channel_major)
+      return {base + channel * p.stride, p.columns, 1, p.stride};
+    else
+      return {base + channel, p.columns, p.stride, 1};
+  }
+  template <int W>
+  KDA_INLINE void convolve(const T* x, std::ptrdiff_t c, std::ptrdiff_t first, std::ptrdiff_t tokens, std::ptrdiff_t n,
+                           const conv_window<const T>& from) const {
+    conv_channels<W, t::conv::act>(x, args_.x.stride[0], args_.weight.at(c), args_.weight.stride[0], args_.weight.stride[1],
+                                   args_.bias.data == nullptr ? nullptr : args_.bias.data + c, args_.y.at(first, c),
+                                   args_.y.stride[0], tokens, n, from);
+  }
+
+  const conv_args<Spec>& args_;
+  std::ptrdiff_t channels_, blocks_;
+};
+
+template <class Spec>
+KDA_NOINLINE status check(const conv_args<Spec>& a, const workspace& w, const executor& e) {
+  using T = typename detail::traits<Spec>::io::qkv;
+  constexpr bool channel_major = detail::traits<Spec>::conv::order == conv_state::channel_major;
+  const std::ptrdiff_t tokens = a.x.shape[0], C = a.x.shape[1], W = a.weight.shape[1];
+  checker c;
+  c.require(C >= 1, error::wrong_shape, "x");
+  c.tensor(a.x, {tokens, C}, "x");
+  c.require(W >= 2 && W <= 4, error::wrong_shape, "weight");
+  c.tensor(a.weight, {C, W}, "weight", true);
+  c.optional(a.bias, C, "bias");
+  c.tensor(a.y, {tokens, C}, "y");
+  const std::ptrdiff_t n = c.batch(a.sequences, tokens);
+  const auto& p = a.states;
+  c.require(p.columns >= W - 1, error::wrong_shape, "states.columns");
+  c.require(p.stride >= (channel_major ? p.columns : C), error::wrong_stride, "states.stride");
+  c.pool(p, channel_major ? (C - 1) * p.stride + p.columns : (p.columns - 1) * p.stride + C);
+  if (!c.result()) return c.result();
+
+  const view<const T, 2> slot{.data = p.data,
+                              .shape = {channel_major ? C : p.columns, channel_major ? p.columns : C},
+                              .stride = {p.stride, 1}};
+  region pool = p.slots == 0 ? region{} : region_of(slot);
+  if (p.slots > 1) {  // a channel range of wider rows keeps its period; whole slots are taken as one piece
+    pool.bytes += (p.slots - 1) * p.slot_stride * static_cast<std::ptrdiff_t>(sizeof(T));
+    pool.row = pool.bytes;
+  }
+  const region y = region_of(a.y);
+  c.apart(y, region_of(a.x), "y");
+  c.apart(y, region_of(a.weight), "y");
+  c.apart(y, region_of(a.bias), "y");
+  c.apart(y, pool, "y");
+  c.apart(pool, region_of(a.x), "x");
+  c.apart(pool, region_of(a.weight), "weight");
+  c.apart(pool, region_of(a.bias), "bias");
+  c.workspace_for(w, e, n);
+  const region scratch{static_cast<const char*>(w.data), w.bytes, w.bytes, w.bytes};
+  c.apart(y, scratch, "workspace");
+  c.apart(pool, scratch, "workspace");
+  if (!c.result()) return c.result();
+  c.slots(a.sequences, n, p.first_slot, p.slots, divide(w, n).table);
+  return c.result();
+}
+
+// ---- operations on tokens -------------------------------------------------------------------------------------------------
+
+// f(first, n, head, scratch) for blocks of at most chunk_tokens tokens of each head.
+template <class F>
+KDA_INLINE void for_token_blocks(const executor& e, const workspace& w, std::ptrdiff_t tokens, std::ptrdiff_t heads, const F& f) {
+  const std::ptrdiff_t blocks = (tokens + chunk_tokens - 1) / chunk_tokens;
+  const auto task = [&](std::ptrdiff_t i, arena scratch) {
+    const std::ptrdiff_t first = i / heads * chunk_tokens;
+    f(first, tokens - first < chunk_tokens ? tokens - first : chunk_tokens, i % heads, scratch);
+  };
+  run_tasks(e, divide(w, 0).tasks, blocks * heads, task);
+}
+
+// n floats from a row of whole vectors.
+KDA_INLINE void store_row(float* to, const float* row, std::ptrdiff_t n) {
+  for (std::ptrdiff_t d = 0; d < n; ++d) to[d] = row[d];
+}
+
+template <class Spec>
+KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const executor& e) {
+  checker c;
+  const std::ptrdiff_t T = a.x.shape[0], HV = a.x.shape[1];
+  c.require(HV >= 1, error::wrong_shape, "x");
+  if constexpr (detail::is_per_channel<Spec>) {
+    const std::ptrdiff_t K = a.x.shape[2];
+    c.require(K >= 1 && K <= detail::max_key_dim, error::wrong_shape, "x");
+    c.tensor(a.x, {T, HV, K}, "x");
+    c.gate_params(a.gate_params, HV, HV * K);
+    c.tensor(a.g, {T, HV, K}, "g");
+  } else {
+    c.tensor(a.x, {T, HV}, "x", true);
+    c.gate_params(a.gate_params, HV, HV);
+    c.tensor(a.g, {T, HV}, "g", true);
+  }
+  if (c.result()) {
+    c.apart(region_of(a.g), region_of(a.x), "g");
+    c.apart(region_of(a.g), region_of(a.gate_params.a_log), "g");
+    c.apart(region_of(a.g), region_of(a.gate_params.dt_bias), "g");
+  }
+  c.workspace_for(w, e, 0);
+  return c.result();
+}
+
+template <class Spec>
+KDA_NOINLINE status check(const beta_args<Spec>& a, const workspace& w, const executor& e) {
+  checker c;
+  c.tensor(a.b, {a.b.shape[0], a.b.shape[1]}, "b", true);
+  c.tensor(a.beta, {a.b.shape[0], a.b.shape[1]}, "beta", true);
+  if (c.result()) c.apart(region_of(a.beta), region_of(a.b), "beta");
+  c.workspace_for(w, e, 0);
+  return c.result();
+}
+
+template <class Spec>
+KDA_NOINLINE status check(const l2norm_args<Spec>& a, const workspace& w, const executor& e) {
+  checker c;
+  const std::ptrdiff_t T = a.x.shape[0], H = a.x.shape[1], K = a.x.shape[2];
+  c.require(H >= 1 && K >= 1 && K <= detail::max_key_dim, error::wrong_shape, "x");
+  c.tensor(a.x, {T, H, K}, "x");
+  c.require(is_finite(a.eps.value) && a.eps.value >= 0, error::wrong_value, "eps");
+  c.require(is_finite(a.scale.value), error::wrong_value, "scale");
+  c.tensor(a.y, {T, H, K}, "y");
+  if (c.result()) c.apart(region_of(a.y), region_of(a.x), "y");
+  c.workspace_for(w, e, 0);
+  return c.result();
+}
+
+template <class Spec>
+KDA_NOINLINE status check(const norm_args<Spec>& a, const workspace& w, const executor& e) {
+  checker c;
+  const std::ptrdiff_t T = a.x.shape[0], HV = a.x.shape[1], V = a.x.shape[2];
+  c.require(HV >= 1 && V >= 1, error::wrong_shape, "x");
+  c.tensor(a.x, {T, HV, V}, "x");
+  c.tensor(a.gate, {T, HV, V}, "gate");
+  c.tensor(a.weight, {V}, "weight");
+  c.require(is_finite(a.eps.value) && a.eps.value >= 0, error::wrong_value, "eps");
+  c.tensor(a.y, {T, HV, V}, "y");
+  if (c.result()) {
+    c.apart(region_of(a.y), region_of(a.x), "y");
+    c.apart(region_of(a.y), region_of(a.gate), "y");
+    c.apart(region_of(a.y), region_of(a.weight), "y");
+  }
+  c.workspace_for(w, e, 0);
+  return c.result();
+}
+
+// ---- the calls ------------------------------------------------------------------------------------------------------------
+
+/// The kernels of a spec, compiled for the ISA of this translation unit. Each call checks its arguments first; a refusal
+/// returns a status that names the argument, and has written nothing but workspace.
+template <class Spec>
+struct kernels {
+  using t = detail::traits<Spec>;
+  static_assert(t::ok);
+
+  /// Chunked delta rule, for prompts; any number of tokens. Right to 1e-5 of the largest output for every log decay in
+  /// [-inf, 0] and beta in [0, 2].
+  static status prefill(const delta_rule_args<Spec>& args, const workspace& w, const executor& e = serial) {
+    return delta_rule<core::chunked>(args, w, e);
+  }
+
+  /// Recurrent delta rule, for decode; any number of tokens. n tokens in one call give the bits of n calls.
+  static status decode(const delta_rule_args<Spec>& args, const workspace& w, const executor& e = serial) {
+    return delta_rule<core::recurrent>(args, w, e);
+  }
+
+  /// Short convolution of raw projections, with state.
+  static status conv(const conv_args<Spec>& args, const workspace& w, const executor& e = serial) {
+    static_assert(t::conv::present, "kda::kernels::conv: the spec names no kda::conv option");
+    const status s = check(args, w, e);
+    if (!s) return s;
+    const conv_tasks<Spec> tasks(args);
+    run_tasks(e, divide(w, args.sequences.store_slots.size).tasks, tasks.count(), tasks);
+    return {};
+  }
+
+  /// Log decay from gate logits.
+  static status gate(const gate_args<Spec>& args, const workspace& w, const executor& e = serial) {
+    static_assert(has_gate, "kda::kernels::gate: the spec's gate is given, or there is none");
+    const status s = check(args, w, e);
+    if (!s) return s;
+    const float* bias = dt_bias_of(args.gate_params);
+    for_token_blocks(e, w, args.x.shape[0], args.x.shape[1],
+                     [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena scratch) {
+                       const gate_law<typename t::gate> law(args.gate_params, head);
+                       float* row = scratch.take(detail::max_key_dim);
+                       if constexpr (detail::is_per_channel<Spec>) {
+                         const std::ptrdiff_t K = args.x.shape[2];
+                         for (std::ptrdiff_t i = 0; i < n; ++i) {
+                           gate_channels(law, args.x.at(first + i, head), bias == nullptr ? nullptr : bias + head * K, K, row);
+                           store_row(args.g.at(first + i, head), row, K);
+                         }
+                       } else {
+                         gate_tokens(law, args.x.at(first, head), args.x.stride[0], bias == nullptr ? 0.f : bias[head], n, row);
+                         for (std::ptrdiff_t i = 0; i < n; ++i) *args.g.at(first + i, head) = row[i];
+                       }
+                     });
+    return {};
+  }
+
+  /// beta from its logits.
+  static status beta(const beta_args<Spec>& args, const workspace& w, const executor& e = serial) {
+    static_assert(has_beta, "kda::kernels::beta: the spec's beta is given");
+    const status s = check(args, w, e);
+    if (!s) return s;
+    for_token_blocks(e, w, args.b.shape[0], args.b.shape[1],
+                     [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena scratch) {
+                       float* row = scratch.take(chunk_tokens);
+                       beta_tokens<typename t::beta>(args.b.at(first, head), args.b.stride[0], n, row);
+                       for (std::ptrdiff_t i = 0; i < n; ++i) *args.beta.at(first + i, head) = row[i];
+                     });
+    return {};
+  }
+
+  /// L2 norm of q or k.
+  static status l2norm(const l2norm_args<Spec>& args, const workspace& w, const executor& e = serial) {
+    const status s = check(args, w, e);
+    if (!s) return s;
+    for_token_blocks(e, w, args.x.shape[0], args.x.shape[1],
+                     [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena scratch) {
+                       const std::ptrdiff_t K = args.x.shape[2];
+                       float* row = scratch.take(detail::max_key_dim);
+                       for (std::ptrdiff_t i = 0; i < n; ++i) {
+                         l2norm_row(args.x.at(first + i, head), K, args.eps.value, args.scale.value, row, detail::round_up(K, 16));
+                         store_row(args.y.at(first + i, head), row, K);
+                       }
+                     });
+    return {};
+  }
+
+  /// Gated RMS norm of the delta rule's output.
+  static status norm(const norm_args<Spec>& args, const workspace& w, const executor& e = serial) {
+    static_assert(t::norm::present, "kda::kernels::norm: the spec names no kda::norm option");
+    const status s = check(args, w, e);
+    if (!s) return s;
+    for_token_blocks(e, w, args.x.shape[0], args.x.shape[1],
+                     [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena) {
+                       for (std::ptrdiff_t i = 0; i < n; ++i)
+                         norm_row<t::norm::act, t::norm::order>(args.x.at(first + i, head), args.gate.at(first + i, head),
+                                                                args.weight.data, args.eps.value, args.x.shape[2],
+                                                                args.y.at(first + i, head));
+                     });
+    return {};
+  }
+
+  static constexpr bool has_gate = detail::is_decaying<Spec> && !std::is_same_v<typename t::gate, kda::gate::given>;
+  static constexpr bool has_beta = !std::is_same_v<typename t::beta, kda::beta::given>;
+};
+
+}  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything between an engine's tensors and the canonical tile: types, strides, head map, normalisation, scale, gate law and
+// form of beta end here. The cores in recurrent.hpp and chunked.hpp see fp32 rows and nothing else.
+#pragma once
+#include "gate.hpp"
+#include "norm.hpp"
+
+namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+/// At most chunk_tokens tokens of one value head and of a block of its value columns. Rows of q, k, g, alpha hold key_stride
+/// floats: K channels, then zeros in q and k and anything finite in g and alpha; rows of v hold value_stride. With per-head
+/// decay g and alpha hold one number a token. Both strides are multiples of 16, whatever the lanes.
+struct tile {
+  std::ptrdiff_t tokens, key_dim, key_stride, columns, value_stride;
+  float* q;      ///< normalised and scaled
+  float* k;      ///< normalised
+  float* g;      ///< log decay
+  float* alpha;  ///< exp(g)
+  float* v;
+  float* beta;  ///< [chunk_tokens]
+};
+
+/// Hands out pieces of one task's scratch.
+struct arena {
+  float* next;
+  KDA_INLINE float* take(std::ptrdiff_t floats) {
+    float* p = next;
+    next += detail::round_up(floats, detail::alignment / static_cast<std::ptrdiff_t>(sizeof(float)));
+    return p;
+  }
+};
+
+KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t columns) {
+  tile t{};
+  t.key_dim = key_dim;
+  t.key_stride = detail::round_up(key_dim, 16);
+  t.columns = columns;
+  t.value_stride = detail::round_up(columns, 16);
+  t.q = scratch.take(chunk_tokens * t.key_stride);
+  t.k = scratch.take(chunk_tokens * t.key_stride);
+  t.g = scratch.take(chunk_tokens * t.key_stride);
+  t.alpha = scratch.take(chunk_tokens * t.key_stride);
+  t.v = scratch.take(chunk_tokens * t.value_stride);
+  t.beta = scratch.take(chunk_tokens);
+  return t;
+}
+
+/// The q/k head of value head hv.
+template <class Map>
+KDA_INLINE std::ptrdiff_t key_head(std::ptrdiff_t hv, std::ptrdiff_t heads, std::ptrdiff_t value_heads) {
+  if constexpr (std::is_same_v<Map, head_map::interleaved>)
+    return hv / (value_heads / heads);
+  else
+    return hv % heads;
+}
+
+inline constexpr float l2norm_eps = 1e-6f;
+
+/// What stays the same for all tiles of one value head: its gate law, its rows' place in the tensors, the scale of q.
+template <class Spec>
+struct head_prologue {
+  using t = detail::traits<Spec>;
+  const delta_rule_args<Spec>& args;
+  std::ptrdiff_t head, q_head, first_column;
+  float scale;
+  gate_law<typename t::gate> law;
+
+  KDA_INLINE head_prologue(const delta_rule_args<Spec>& a, std::ptrdiff_t hv, std::ptrdiff_t column)
+      : args(a),
+        head(hv),
+        q_head(key_head<typename t::head_map>(hv, a.q.shape[1], a.v.shape[1])),
+        first_column(column),
+        scale(a.scale),
+        law(a.gate_params, hv) {
+    if (scale == 0.f) {
+      float inverse_root[vec::lanes];
+      store(inverse_root, broadcast(1.f) / sqrt(broadcast(static_cast<float>(a.q.shape[2]))));
+      scale = inverse_root[0];
+    }
+  }
+
+  /// Fills `tile` with tokens [first, first + n) of the packed batch, n <= chunk_tokens.
+  KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
+    tile.tokens = n;
+    const std::ptrdiff_t K = tile.key_dim, stride = tile.key_stride;
+    for (std::ptrdiff_t i = 0; i < n; ++i) {
+      const auto* q = args.q.at(first + i, q_head);
+      const auto* k = args.k.at(first + i, q_head);
+      if constexpr (std::is_same_v<typename t::qk, qk::l2_normalized>) {
+        l2norm_row(q, K, l2norm_eps, scale, tile.q + i * stride, stride);
+        l2norm_row(k, K, l2norm_eps, 1.f, tile.k + i * stride, stride);
+      } else {
+        scale_row(q, K, scale, tile.q + i * stride, stride);
+        scale_row(k, K, 1.f, tile.k + i * stride, stride);
+      }
+      const auto* v = args.v.at(first + i, head, first_column);
+      for (std::ptrdiff_t j = 0; j < tile.value_stride; j += vec::lanes)
+        store(tile.v + i * tile.value_stride + j,
+              j + vec::lanes <= tile.columns ? load(v + j) : load(v + j, tile.columns - j));
+    }
+    beta_tokens<typename t::beta>(args.beta.at(first, head), args.beta.stride[0], n, tile.beta);
+    fill_decay(first, n, tile);
+  }
+
+ private:
+  KDA_INLINE void fill_decay(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
+    std::ptrdiff_t floats = chunk_tokens;
+    if constexpr (detail::is_per_channel<Spec>) {
+      const float* bias = dt_bias_of(args.gate_params);
+      for (std::ptrdiff_t i = 0; i < n; ++i) {
+        gate_channels(law, args.gate.at(first + i, head), bias == nullptr ? nullptr : bias + head * tile.key_dim,
+                      tile.key_dim, tile.g + i * tile.key_stride);
+        // what gate_channels leaves between its last vector and the stride
+        for (std::ptrdiff_t d = detail::round_up(tile.key_dim, vec::lanes); d < tile.key_stride; d += vec::lanes)
+          store(tile.g + i * tile.key_stride + d, broadcast(0.f));
+      }
+      floats = n * tile.key_stride;
+    } else if constexpr (detail::is_decaying<Spec>) {
+      const float* bias = dt_bias_of(args.gate_params);
+      gate_tokens(law, args.gate.at(first, head), args.gate.stride[0], bias == nullptr ? 0.f : bias[head], n, tile.g);
+    } else {
+      for (std::ptrdiff_t d = 0; d < floats; d += vec::lanes) store(tile.g + d, broadcast(0.f));
+    }
+    for (std::ptrdiff_t d = 0; d < floats; d += vec::lanes) store(tile.alpha + d, exp(load(tile.g + d)));
+  }
+};
+
+}  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

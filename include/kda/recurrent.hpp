@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The delta rule token by token, on a state that stays where the engine keeps it: decode.
+//
+// With e = exp g, kd = e k, qd = e q (the decay is folded into k and q, the state is not swept for it) one token is two passes:
+//
+//   pass 1   r = S^T kd,  p = S^T qd                  d = beta (v - r),  out = p + (q . k) d
+//   pass 2   S <- S + (expm1(g) S + k d^T)
+//
+// expm1(g) S instead of exp(g) S: a rounded exp(g) near 1 would drift by its error once per token. S is [K, V] (key_major) or
+// [V, K] (value_major), float or bf16; rows may lie further apart than they are long.
+//
+// Register plan. key_major: pass 1 holds block_vectors vectors of r and of p and runs down the rows; pass 2 goes row by row with
+// k and expm1(g) broadcast. value_major: pass 1 holds r and p of up to four rows (a vector of partial sums each) and runs along
+// the channels; pass 2 then updates the same rows while they are in L1. With bf16 the state is rounded after each token.
+#pragma once
+#include "prologue.hpp"
+#include "simd/matrix.hpp"
+
+namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+/// One token of one head, ready for the core; rows of key_stride floats with zeros past K, rows of value_stride.
+struct token_rows {
+  std::ptrdiff_t key_dim, columns;
+  const float *k, *v;
+  float beta;
+  float *kd, *qd, *em;     // em = expm1(g)
+  float qk;                // q . k
+  float *delta, *out;      // [value_stride]
+};
+
+KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
+  token_rows x{};
+  x.key_dim = t.key_dim;
+  x.columns = t.columns;
+  x.kd = scratch.take(t.key_stride);
+  x.qd = scratch.take(t.key_stride);
+  x.em = scratch.take(t.key_stride);
+  x.delta = scratch.take(t.value_stride);
+  x.out = scratch.take(t.value_stride);
+  return x;
+}
+
+/// Points `x` at token i of the tile and forms its decayed rows.
+template <bool PerChannel>
+KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
+  const float *q = t.q + i * t.key_stride, *k = t.k + i * t.key_stride;
+  x.k = k;
+  x.v = t.v + i * t.value_stride;
+  x.beta = t.beta[i];
+  x.qk = dot(q, k, t.key_stride);
+  for (std::ptrdiff_t d = 0; d < t.key_stride; d += vec::lanes) {
+    const vec e = PerChannel ? load(t.alpha + i * t.key_stride + d) : broadcast(t.alpha[i]);
+    const vec g = PerChannel ? load(t.g + i * t.key_stride + d) : broadcast(t.g[i]);
+    store(x.kd + d, e * load(k + d));
+    store(x.qd + d, e * load(q + d));
+    store(x.em + d, expm1_nonpositive(g));
+  }
+}
+
+KDA_INLINE vec updated(vec s, vec em, vec k, vec delta) { return s + fma(k, delta, em * s); }
+
+// ---- S [K, V] -------------------------------------------------------------------------------------------------------------
+
+// Columns [j, j + n) of d and out; n is Vectors * lanes, or less with one vector.
+template <int Vectors, class T>
+KDA_INLINE void sums_key_major(const T* s, std::ptrdiff_t stride, token_rows& x, std::ptrdiff_t j, std::ptrdiff_t n) {
+  vectors<Vectors> r, p;
+  KDA_UNROLL
+  for (int b = 0; b < Vectors; ++b) r[b] = p[b] = broadcast(0.f);
+  const bool whole = n == Vectors * vec::lanes;
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t i = 0; i < x.key_dim; ++i) {
+    const vec kd = broadcast(x.kd[i]), qd = broadcast(x.qd[i]);
+    KDA_UNROLL
+    for (int b = 0; b < Vectors; ++b) {
+      const T* from = s + i * stride + j + b * vec::lanes;
+      const vec row = whole ? load(from) : load(from, n);
+      r[b] = fma(row, kd, r[b]);
+      p[b] = fma(row, qd, p[b]);
+    }
+  }
+  KDA_UNROLL
+  for (int b = 0; b < Vectors; ++b) {
+    const std::ptrdiff_t c = j + b * vec::lanes;
+    const vec d = broadcast(x.beta) * (load(x.v + c) - r[b]);
+    store(x.delta + c, d);
+    store(x.out + c, fma(broadcast(x.qk), d, p[b]));
+  }
+}
+
+template <class T>
+KDA_NOINLINE void token_key_major(T* s, std::ptrdiff_t stride, token_rows& x) {
+  const std::ptrdiff_t whole = x.columns / vec::lanes;
+  in_blocks<block_vectors>(0, whole, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
+    sums_key_major<Vectors>(s, stride, x, v * vec::lanes, Vectors * vec::lanes);
+  });
+  const std::ptrdiff_t done = whole * vec::lanes, rest = x.columns - done;
+  if (rest > 0) sums_key_major<1>(s, stride, x, done, rest);
+  for (std::ptrdiff_t i = 0; i < x.key_dim; ++i) {
+    const vec k = broadcast(x.k[i]), em = broadcast(x.em[i]);
+    T* row = s + i * stride;
+    for (std::ptrdiff_t j = 0; j < done; j += vec::lanes)
+      store(row + j, updated(load(row + j), em, k, load(x.delta + j)));
+    if (rest > 0) store(row + done, updated(load(row + done, rest), em, k, load(x.delta + done)), rest);
+  }
+}
+
+// ---- S [V, K] -------------------------------------------------------------------------------------------------------------
+
+// Value rows [v, v + Rows).
+template <int Rows, class T>
+KDA_INLINE void rows_value_major(T* s, std::ptrdiff_t stride, token_rows& x, std::ptrdiff_t v) {
+  const std::ptrdiff_t whole = x.key_dim / vec::lanes * vec::lanes, rest = x.key_dim - whole;
+  T* row = s + v * stride;
+  vectors<Rows> r, p;
+  KDA_UNROLL
+  for (int b = 0; b < Rows; ++b) r[b] = p[b] = broadcast(0.f);
+  for (std::ptrdiff_t d = 0; d < x.key_dim; d += vec::lanes) {
+    const vec kd = load(x.kd + d), qd = load(x.qd + d);
+    KDA_UNROLL
+    for (int b = 0; b < Rows; ++b) {
+      const vec a = d < whole ? load(row + b * stride + d) : load(row + b * stride + d, rest);
+      r[b] = fma(a, kd, r[b]);
+      p[b] = fma(a, qd, p[b]);
+    }
+  }
+  vectors<Rows> delta;
+  KDA_UNROLL
+  for (int b = 0; b < Rows; ++b) {
+    delta[b] = broadcast(x.beta) * (broadcast(x.v[v + b]) - broadcast(reduce_add(r[b])));
+    const vec out = fma(broadcast(x.qk), delta[b], broadcast(reduce_add(p[b])));
+    store(x.out + v + b, out, 1);
+  }
+  for (std::ptrdiff_t d = 0; d < x.key_dim; d += vec::lanes) {
+    const vec k = load(x.k + d), em = load(x.em + d);
+    KDA_UNROLL
+    for (int b = 0; b < Rows; ++b) {
+      T* a = row + b * stride + d;
+      if (d < whole)
+        store(a, updated(load(a), em, k, delta[b]));
+      else
+        store(a, updated(load(a, rest), em, k, delta[b]), rest);
+    }
+  }
+}
+
+template <class T>
+KDA_NOINLINE void token_value_major(T* s, std::ptrdiff_t stride, token_rows& x) {
+  constexpr int rows = block_rows < 4 ? block_rows : 4;
+  in_blocks<rows>(0, x.columns,
+                  [&]<int Rows>(std::ptrdiff_t v) KDA_INLINE_LAMBDA { rows_value_major<Rows>(s, stride, x, v); });
+}
+
+/// One token on the block of a head's state that starts at s: [K, columns] with rows `stride` apart, or [columns, K].
+template <layout Layout, class T>
+KDA_INLINE void recurrent_token(T* s, std::ptrdiff_t stride, token_rows& x) {
+  if constexpr (Layout == layout::key_major)
+    token_key_major(s, stride, x);
+  else
+    token_value_major(s, stride, x);
+}
+
+}  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// One vector of floats of the ISA this file is compiled for. The only file that includes xsimd; `scalar` is a vector of one.
+//
+// Every operation rounds once and as written. Kernels write fma(a, b, c) where a product meets a sum and never `a * b + c`,
+// which a compiler may or may not contract: results then do not depend on register blocking or compiler.
+#pragma once
+#include "../bf16.hpp"
+#include "../config.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+// gcc 12 takes the undefined operands of its own AVX-512 intrinsics for mistakes of ours (gcc bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+#if !KDA_ISA_IS_SCALAR()
+#include <xsimd/xsimd.hpp>
+#if XSIMD_VERSION_MAJOR < 8
+#error "kda needs xsimd 8.1 or newer"
+#endif
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+#if KDA_ISA_IS_SCALAR()
+
+struct vec {
+  static constexpr std::ptrdiff_t lanes = 1;
+  float x;
+};
+using mask = bool;
+KDA_INLINE vec broadcast(float x) { return {x}; }
+KDA_INLINE vec load(const float* p) { return {*p}; }
+KDA_INLINE vec load(const bf16* p) { return {to_float(*p)}; }
+KDA_INLINE void store(float* p, vec a) { *p = a.x; }
+KDA_INLINE void store(bf16* p, vec a) { *p = to_bf16(a.x); }
+template <class T>
+KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
+  return n > 0 ? load(p) : vec{0.f};
+}
+template <class T>
+KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
+  if (n > 0) store(p, a);
+}
+KDA_INLINE vec fma(vec a, vec b, vec c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return {__builtin_fmaf(a.x, b.x, c.x)};
+#else
+  return {a.x * b.x + c.x};  // no such instruction, so nothing can be contracted
+#endif
+}
+KDA_INLINE vec fnma(vec a, vec b, vec c) { return fma({-a.x}, b, c); }
+KDA_INLINE vec sqrt(vec a) {
+#if defined(__SSE2__)
+  return {_mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a.x)))};
+#else
+  return {__builtin_sqrtf(a.x)};
+#endif
+}
+KDA_INLINE float reduce_add(vec a) { return a.x; }
+KDA_INLINE mask less(vec a, vec b) { return a.x < b.x; }
+KDA_INLINE vec select(mask m, vec a, vec b) { return m ? a : b; }
+// The operand that stands second survives a NaN in either, as in maxps.
+KDA_INLINE vec max(vec a, vec b) { return a.x > b.x ? a : b; }
+KDA_INLINE vec min(vec a, vec b) { return a.x < b.x ? a : b; }
+KDA_INLINE vec shift_left_23(vec a) {
+  return {__builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, a.x) << 23)};
+}
+
+#else
+
+#if KDA_ISA_IS_AVX512()
+using arch = xsimd::avx512bw;
+#else
+using arch = xsimd::fma3<xsimd::avx2>;
+#endif
+struct vec {
+  using batch = xsimd::batch<float, arch>;
+  static constexpr std::ptrdiff_t lanes = static_cast<std::ptrdiff_t>(batch::size);
+  batch x;
+};
+using mask = xsimd::batch_bool<float, arch>;
+
+KDA_INLINE vec broadcast(float x) { return {vec::batch(x)}; }
+KDA_INLINE vec load(const float* p) { return {vec::batch::load_unaligned(p)}; }
+KDA_INLINE void store(float* p, vec a) { a.x.store_unaligned(p); }
+KDA_INLINE vec fma(vec a, vec b, vec c) {
+#if KDA_ISA_IS_AVX512()
+  return {vec::batch(_mm512_fmadd_ps(a.x, b.x, c.x))};  // xsimd 8.1 multiplies, then adds
+#else
+  return {xsimd::fma(a.x, b.x, c.x)};
+#endif
+}
+KDA_INLINE vec fnma(vec a, vec b, vec c) {
+#if KDA_ISA_IS_AVX512()
+  return {vec::batch(_mm512_fnmadd_ps(a.x, b.x, c.x))};
+#else
+  return {xsimd::fnma(a.x, b.x, c.x)};
+#endif
+}
+KDA_INLINE vec sqrt(vec a) { return {xsimd::sqrt(a.x)}; }
+KDA_INLINE float reduce_add(vec a) {
+#if XSIMD_VERSION_MAJOR >= 9
+  return xsimd::reduce_add(a.x);
+#else
+  return xsimd::hadd(a.x);
+#endif
+}
+KDA_INLINE mask less(vec a, vec b) { return a.x < b.x; }
+KDA_INLINE vec select(mask m, vec a, vec b) { return {xsimd::select(m, a.x, b.x)}; }
+
+// Written with intrinsics: the instruction's rule that the second operand survives a NaN is relied upon; xsimd has no partial
+// loads and stores, and no bf16.
+#if KDA_ISA_IS_AVX512()
+KDA_INLINE vec max(vec a, vec b) { return {vec::batch(_mm512_max_ps(a.x, b.x))}; }
+KDA_INLINE vec min(vec a, vec b) { return {vec::batch(_mm512_min_ps(a.x, b.x))}; }
+KDA_INLINE vec shift_left_23(vec a) {
+  return {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.x), 23)))};
+}
+KDA_INLINE __mmask16 first_lanes(std::ptrdiff_t n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffffu : (1u << n) - 1u);
+}
+KDA_INLINE vec load(const float* p, std::ptrdiff_t n) { return {vec::batch(_mm512_maskz_loadu_ps(first_lanes(n), p))}; }
+KDA_INLINE void store(float* p, vec a, std::ptrdiff_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.x); }
+KDA_INLINE vec widen(__m256i half) {
+  return {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)))};
+}
+KDA_INLINE __m256i narrow(vec a) {  // nearest, ties to even; denormals and NaN as to_bf16() has them
+  const __m512i bits = _mm512_castps_si512(a.x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q);
+  const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+KDA_INLINE vec load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+KDA_INLINE vec load(const bf16* p, std::ptrdiff_t n) { return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+KDA_INLINE void store(bf16* p, vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
+KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(a)); }
+
+#else
+KDA_INLINE vec max(vec a, vec b) { return {vec::batch(_mm256_max_ps(a.x, b.x))}; }
+KDA_INLINE vec min(vec a, vec b) { return {vec::batch(_mm256_min_ps(a.x, b.x))}; }
+KDA_INLINE vec shift_left_23(vec a) {
+  return {vec::batch(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.x), 23)))};
+}
+KDA_INLINE __m256i first_lanes(std::ptrdiff_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n < 8 ? n : 8)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+KDA_INLINE vec load(const float* p, std::ptrdiff_t n) { return {vec::batch(_mm256_maskload_ps(p, first_lanes(n)))}; }
+KDA_INLINE void store(float* p, vec a, std::ptrdiff_t n) { _mm256_maskstore_ps(p, first_lanes(n), a.x); }
+KDA_INLINE vec widen(__m128i half) {
+  return {vec::batch(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)))};
+}
+KDA_INLINE __m128i narrow(vec a) {  // nearest, ties to even; denormals and NaN as to_bf16() has them
+  const __m256i bits = _mm256_castps_si256(a.x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a.x, a.x, _CMP_UNORD_Q));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i kept = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(kept, kept), 0x08);
+  return _mm256_castsi256_si128(packed);
+}
+KDA_INLINE vec load(const bf16* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+KDA_INLINE void store(bf16* p, vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a)); }
+KDA_INLINE vec load(const bf16* p, std::ptrdiff_t n) {
+  bf16 part[vec::lanes] = {};
+  for (std::ptrdiff_t i = 0; i < n && i < vec::lanes; ++i) part[i] = p[i];
+  return load(part);
+}
+KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) {
+  bf16 part[vec::lanes];
+  store(part, a);
+  for (std::ptrdiff_t i = 0; i < n && i < vec::lanes; ++i) p[i] = part[i];
+}
+#endif
+#endif
+
+KDA_INLINE vec operator+(vec a, vec b) { return {a.x + b.x}; }
+KDA_INLINE vec operator-(vec a, vec b) { return {a.x - b.x}; }
+KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no sum takes the product: see the top
+KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
+
+// x within [low, high]; a NaN stays a NaN.
+KDA_INLINE vec clamp(vec x, float low, float high) { return min(broadcast(high), max(broadcast(low), x)); }
+
+// x rounded to T and back.
+template <class T>
+KDA_INLINE vec rounded(vec x) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return x;
+  } else {
+    T part[vec::lanes];
+    store(part, x);
+    return load(part);
+  }
+}
+
+}  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

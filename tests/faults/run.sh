@@ -1,0 +1,122 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Puts one-line faults into copies of the tree, one at a time, and expects some test to fail for each.
+#   run.sh [LIST] [NAME-FRAGMENT]   LIST: faults.txt beside this file, whose head describes the format; only the faults whose
+#                                   name holds NAME-FRAGMENT
+# The tree is built once (-O1); a fault costs one compilation of the kernels of one ISA, a link, and the tests up to the first
+# failure. Prints a table and last "faults: N, M caught". Exit status 1 if a fault is not caught, does not compile, or its old
+# text is not in its file exactly once. Work under build/faults.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+list=$(realpath "${1:-$here/faults.txt}")
+only=${2:-}
+work=$root/build/faults
+die() { echo "faults: ERROR: $*" >&2; exit 1; }
+
+# ---- the list: names[i], files[i], ...
+names=() files=() olds=() news=() bys=() isas=() rebuilds=()
+number=0
+while IFS= read -r line || [ -n "$line" ]; do
+  number=$((number + 1))
+  [[ $line =~ ^(#.*)?$ ]] && continue
+  [[ $line =~ ^(name|file|old|new|by|isa|rebuild):[[:space:]]*(.*)$ ]] || die "$list:$number: not KEY: VALUE with a known key"
+  key=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
+  if [ "$key" = name ]; then
+    names+=("$value") files+=("") olds+=("") news+=("") bys+=("") isas+=(scalar) rebuilds+=(kernels)
+    continue
+  fi
+  i=$((${#names[@]} - 1))
+  [ "$i" -ge 0 ] || die "$list:$number: $key before the first name"
+  case $key in
+    file) files[i]=$value ;;
+    old) olds[i]=$value ;;
+    new) news[i]=$value ;;
+    by) bys[i]=$value ;;
+    isa) isas[i]=$value ;;
+    rebuild) rebuilds[i]=$value ;;
+  esac
+done < "$list"
+chosen=()
+for i in "${!names[@]}"; do
+  [ -n "${files[i]}" ] && [ -n "${olds[i]}" ] || die "fault '${names[i]}' lacks its file or its old text"
+  [[ ${names[i]} == *"$only"* ]] && chosen+=("$i")
+done
+[ ${#chosen[@]} -gt 0 ] || die "no fault to try in $list"
+
+# ---- a build without faults, whose commands are repeated for each fault
+pristine=$work/pristine
+echo "building the tree without faults"
+mkdir -p "$work"
+rm -rf "$pristine" "$work"/fault.*
+mkdir "$pristine"
+cp -a "$root"/{CMakeLists.txt,LICENSE,cmake,include,tests,golden} "$pristine"
+cmake -S "$pristine" -B "$pristine/build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DKDA_BUILD_EXAMPLES=OFF \
+  "-DKDA_TEST_ISAS=$(printf '%s\n' "${isas[@]}" | sort -u | paste -sd ';')" -DKDA_TEST_TREE=OFF > "$work/configure.log" 2>&1 ||
+  { tail -5 "$work/configure.log" >&2; die "the tree does not configure"; }
+cmake --build "$pristine/build" --parallel "$(nproc)" --target kda_tests kda_golden_test > "$work/build.log" 2>&1 ||
+  { tail -20 "$work/build.log" >&2; die "the tree does not build"; }
+
+# run_tests TREE FAULT OUTPUT: the tests that should catch the fault, stopping at the first failure
+run_tests() {
+  local program=kda_tests filter=(--abort)
+  case ${bys[$2]} in golden) program=kda_golden_test filter=() ;; ?*) filter+=("${bys[$2]}") ;; esac
+  (cd "$1/tests" && KDA_TEST_ISA=${isas[$2]} KDA_GOLDEN_DIR=$root/golden timeout 300 "$1/build/tests/$program" "${filter[@]}") \
+    > "$3" 2>&1 < /dev/null
+}
+declare -A passed=()
+for i in "${chosen[@]}"; do
+  [ -z "${passed[${isas[i]} ${bys[i]}]:-}" ] || continue
+  run_tests "$pristine" "$i" "$work/pristine.log" && ! grep -q 'No test' "$work/pristine.log" ||
+    { tail -5 "$work/pristine.log" >&2; die "without any fault, the tests '${bys[i]}' fail on ${isas[i]}, or there are none"; }
+  passed[${isas[i]} ${bys[i]}]=1
+done
+
+# ---- one fault: a line of the table on stdout, exit status 1 unless it is caught
+try_fault() {
+  local i=$1 tree=$work/fault.$1 start=$SECONDS text rest program=kda_tests wanted status=0 verdict
+  verdict() { printf '%-10s %4d s  %-6s  %s%s\n' "$1" $((SECONDS - start)) "${isas[i]}" "${names[i]}" "${2:+  <- $2}"; }
+  text=$(cat "$root/${files[i]}" && echo .) || { verdict NO-FILE "${files[i]}"; return 1; }
+  rest=${text//"${olds[i]}"/}
+  if [ $((${#text} - ${#rest})) != ${#olds[i]} ]; then
+    verdict NO-MATCH "the old text is in ${files[i]} $(((${#text} - ${#rest}) / ${#olds[i]})) times, not once"
+    return 1
+  fi
+  cp -a "$pristine" "$tree"
+  text=${text/"${olds[i]}"/"${news[i]}"}
+  printf '%s' "${text%.}" > "$tree/${files[i]}"
+
+  [ "${bys[i]}" != golden ] || program=kda_golden_test
+  case ${rebuilds[i]} in
+    kernels) wanted=" -DKDA_TARGET_${isas[i]^^}=1 | -o tests/$program " ;;
+    all) wanted=" -c | -o tests/$program " ;;
+    *) verdict BAD "rebuild: kernels or all"; return 1 ;;
+  esac
+  if ! { echo "set -e"; ninja -C "$pristine/build" -t commands "$program" | grep -E -- "$wanted" | sed "s|$pristine|$tree|g"; } > "$tree/commands" ||
+    ! (cd "$tree/build" && bash "$tree/commands") > "$tree/log" 2>&1; then
+    verdict NO-COMPILE "$(grep -m1 -E 'error' "$tree/log" | cut -c1-150)"
+    rm -rf "$tree"
+    return 1
+  fi
+  run_tests "$tree" "$i" "$tree/log" || status=$?
+  case $status in
+    0) verdict MISSED ;;
+    124) verdict caught "does not end" ;;
+    *) verdict caught "$(grep -m1 -E ':[0-9]+: (failed|FAILED)|FAILED|FAIL|Sanitizer' "$tree/log" | sed "s|$tree/||" | cut -c1-100)" ;;
+  esac
+  rm -rf "$tree"
+  [ $status != 0 ]
+}
+
+# ---- all of them, one per core
+results=$work/results
+rm -rf "$results"
+mkdir "$results"
+for i in "${chosen[@]}"; do
+  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
+  (try_fault "$i" | tee "$results/$i"; exit "${PIPESTATUS[0]}") && touch "$results/$i.caught" &
+done
+wait
+caught=$(find "$results" -name '*.caught' | wc -l)
+echo "faults: ${#chosen[@]}, $caught caught"
+[ "$caught" = ${#chosen[@]} ]

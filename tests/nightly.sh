@@ -1,0 +1,51 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What tests/run.sh leaves out: the other compiler and mode pairs, emulation of ISAs that this CPU has, products contracted and
+# not, the newest xsimd, and deliberate faults. Hours on two cores; logs under build/nightly.
+#   tests/nightly.sh [STEP...]   only these steps (default: all, listed at the end of this file)
+# Prints a table and exits with 1 if any step failed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+logs=$root/build/nightly
+mkdir -p "$logs"
+tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev catch2 nlohmann-json3-dev clang++-14:clang-14 libclang-rt-14-dev \
+  python3:python3 unzip:unzip
+python3 -m pip --version > /dev/null 2>&1 || tests/install.sh python3-pip
+
+preset() { # preset NAME PRESET [CMAKE OPTIONS]: builds and tests it as build/NAME
+  local name=$1 preset=$2
+  shift 2
+  cmake --preset "$preset" -B "build/$name" -DKDA_TEST_TREE=OFF -DKDA_BUILD_EXAMPLES=OFF "$@" || return 1
+  cmake --build "build/$name" --parallel "$(nproc)" || return 1
+  ctest --test-dir "build/$name" --parallel "$(nproc)" --output-on-failure --no-tests=error --no-label-summary
+}
+gcc_sanitized() { preset gcc-sanitized gcc-sanitized; }
+clang_release() { preset clang-release clang-release -DCMAKE_CXX_COMPILER=clang++-14; }
+# Every ISA on an emulated CPU that has nothing newer: shows code of a higher ISA that slipped into a lower one.
+emulation() { KDA_FORCE_EMULATION=1 preset nightly-emulation gcc-release; }
+contract_off() { preset nightly-contract-off gcc-release -DCMAKE_CXX_FLAGS=-ffp-contract=off; }
+contract_fast() { preset nightly-contract-fast clang-release -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_CXX_FLAGS=-ffp-contract=fast; }
+# The newest xsimd that PyPI has: pythran carries its headers.
+newest_xsimd() {
+  local folder=$root/build/nightly/xsimd
+  rm -rf "$folder" && mkdir -p "$folder" || return 1
+  python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$folder" pythran || return 1
+  unzip -q "$folder"/pythran-*.whl 'pythran/xsimd/*' -d "$folder" && mkdir "$folder/include" &&
+    mv "$folder/pythran/xsimd" "$folder/include" || return 1
+  grep -E 'define XSIMD_VERSION_(MAJOR|MINOR)' "$folder/include/xsimd/config/xsimd_config.hpp" || return 1
+  preset nightly-newest-xsimd gcc-release "-DKDA_XSIMD_INCLUDE_DIR=$folder/include"
+}
+faults() { tests/faults/run.sh; }
+
+steps=(gcc_sanitized clang_release emulation contract_off contract_fast newest_xsimd faults)
+[ $# -eq 0 ] || steps=("$@")
+failed=
+for step in "${steps[@]}"; do
+  declare -F "$step" > /dev/null || { echo "nightly.sh: ERROR: no step $step" >&2; exit 2; }
+  start=$SECONDS verdict=ok
+  "$step" > "$logs/$step.log" 2>&1 || { verdict=FAILED failed=1; }
+  printf '%-8s %-14s %5d s  %s\n' "$verdict" "$step" $((SECONDS - start)) "$(grep -E 'tests passed|tests failed|^faults:' "$logs/$step.log" | tail -1)"
+  [ "$verdict" = ok ] || tail -30 "$logs/$step.log"
+done
+[ -z "$failed" ]
