@@ -99,7 +99,7 @@ struct slot_entry {
 inline constexpr std::ptrdiff_t key_tiles = 8, value_tiles = 5;
 inline constexpr std::ptrdiff_t task_floats = max_key_dim * max_value_columns + key_tiles * chunk_tokens * max_key_dim +
                                               value_tiles * chunk_tokens * max_value_columns +
-                                              4 * chunk_tokens * chunk_tokens + 4 * max_key_dim;
+                                              4 * chunk_tokens * chunk_tokens + 6 * max_key_dim;
 inline constexpr std::ptrdiff_t task_bytes = round_up(task_floats * static_cast<std::ptrdiff_t>(sizeof(float)), alignment);
 }  // namespace detail
 

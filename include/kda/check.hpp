@@ -5,7 +5,27 @@
 #include "executor.hpp"
 #include "status.hpp"
 
+#include <limits>
+
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+/// a b and a + b of extents and strides, which may be whatever a caller claims: held at the largest number, never wrapped.
+KDA_INLINE std::ptrdiff_t times(std::ptrdiff_t a, std::ptrdiff_t b) {
+  std::ptrdiff_t c = 0;
+  return __builtin_mul_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
+}
+KDA_INLINE std::ptrdiff_t plus(std::ptrdiff_t a, std::ptrdiff_t b) {
+  std::ptrdiff_t c = 0;
+  return __builtin_add_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
+}
+/// Whether so many elements fit into an address space.
+template <class T>
+KDA_INLINE bool addressable(std::ptrdiff_t elements) {
+  return times(elements, static_cast<std::ptrdiff_t>(sizeof(T))) < std::numeric_limits<std::ptrdiff_t>::max();
+}
+
+/// What two of three arguments say; the third is then the one at fault.
+KDA_INLINE std::ptrdiff_t majority(std::ptrdiff_t a, std::ptrdiff_t b, std::ptrdiff_t c) { return a == b ? a : c; }
 
 /// Bytes that a tensor reaches over: `row` bytes every `period` bytes, from `begin` to `begin + bytes`.
 struct region {
@@ -13,23 +33,31 @@ struct region {
   std::ptrdiff_t bytes = 0, row = 0, period = 0;
 };
 
+/// Of a view that checker::tensor() has found good.
 template <class T, std::size_t Rank>
 KDA_INLINE region region_of(const view<T, Rank>& v) {
+  for (const std::ptrdiff_t extent : v.shape)
+    if (extent == 0) return {};
   std::ptrdiff_t row = 1;
-  for (std::size_t i = 0; i < Rank; ++i) {
-    if (v.shape[i] == 0) return {};
-    if (i > 0) row += (v.shape[i] - 1) * v.stride[i];
-  }
+  for (std::size_t i = 1; i < Rank; ++i) row += (v.shape[i] - 1) * v.stride[i];
   constexpr auto size = static_cast<std::ptrdiff_t>(sizeof(T));
   return {reinterpret_cast<const char*>(v.data), (row + (v.shape[0] - 1) * v.stride[0]) * size, row * size,
-          v.stride[0] * size};
+          (v.shape[0] > 1 ? v.stride[0] : row) * size};
+}
+/// Of memory in one piece.
+KDA_INLINE region region_of(const void* data, std::ptrdiff_t bytes) {
+  return {static_cast<const char*>(data), bytes, bytes, bytes};
+}
+KDA_INLINE region region_of(const index_list& l) {
+  return l.narrow != nullptr ? region_of(l.narrow, l.size * 4) : region_of(l.wide, l.size * 8);
 }
 
 /// Column blocks of one matrix lie between each other's rows and share nothing; whatever else meets is taken to overlap.
-KDA_INLINE bool overlap(const region& a, const region& b) {
+KDA_NOINLINE inline bool overlap(const region& a, const region& b) {
   if (a.bytes == 0 || b.bytes == 0) return false;
   const auto first = reinterpret_cast<std::uintptr_t>(a.begin), second = reinterpret_cast<std::uintptr_t>(b.begin);
-  if (first + static_cast<std::uintptr_t>(a.bytes) <= second || second + static_cast<std::uintptr_t>(b.bytes) <= first)
+  if (first <= second ? second - first >= static_cast<std::uintptr_t>(a.bytes)
+                      : first - second >= static_cast<std::uintptr_t>(b.bytes))
     return false;
   if (a.period != b.period || a.row > a.period || b.row > b.period) return true;
   const auto period = static_cast<std::uintptr_t>(a.period);
@@ -37,7 +65,15 @@ KDA_INLINE bool overlap(const region& a, const region& b) {
   return ahead < static_cast<std::uintptr_t>(a.row) || ahead + static_cast<std::uintptr_t>(b.row) > period;
 }
 
-/// Elements of a view do not lie on top of each other.
+/// What a call writes; `name` is the argument that `out` belongs to.
+struct written {
+  region out;
+  const char* name;
+  region states;
+  region scratch;
+};
+
+/// Elements of a view do not lie on top of each other, and the last of them has an address.
 template <class T, std::size_t Rank>
 KDA_INLINE bool distinct(const view<T, Rank>& v) {
   bool seen[Rank] = {};
@@ -49,12 +85,14 @@ KDA_INLINE bool distinct(const view<T, Rank>& v) {
     seen[least] = true;
     if (v.shape[least] <= 1) continue;
     if (v.stride[least] < reach) return false;
-    reach += (v.shape[least] - 1) * v.stride[least];
+    reach = plus(reach, times(v.shape[least] - 1, v.stride[least]));
   }
-  return true;
+  return addressable<T>(reach);
 }
 
-KDA_INLINE bool is_finite(float x) { return x - x == 0.f; }
+// By their bits: a comparison would take a denormal for 0 where the caller flushes them, and trap where it unmasks exceptions.
+KDA_INLINE bool is_finite(float x) { return (__builtin_bit_cast(std::uint32_t, x) & 0x7f800000u) != 0x7f800000u; }
+KDA_INLINE bool is_zero(float x) { return __builtin_bit_cast(std::uint32_t, x) << 1 == 0; }
 
 /// Collects the first refusal; the order of calls is the order of the questions.
 class checker {
@@ -101,21 +139,45 @@ class checker {
   }
   KDA_INLINE void gate_params(const no_gate_params&, std::ptrdiff_t, std::ptrdiff_t) {}
 
-  /// An output against one other argument.
-  KDA_INLINE void apart(const region& output, const region& other, const char* name) {
-    require(!overlap(output, other), error::overlap, name);
+  /// Everything that a call writes, against one input.
+  KDA_NOINLINE void apart(const written& w, const region& input) {
+    require(!overlap(w.out, input), error::overlap, w.name);
+    require(!overlap(w.states, input), error::overlap, "states.data");
+    require(!overlap(w.scratch, input), error::overlap, "workspace");
+  }
+  template <class Params>
+  KDA_INLINE void gate_params_apart(const written& w, const Params& p) {
+    if constexpr (requires { p.a_log; }) {
+      apart(w, region_of(p.a_log));
+      apart(w, region_of(p.dt_bias));
+    }
+  }
+  KDA_NOINLINE void batch_apart(const written& w, const sequences& s) {
+    apart(w, region_of(s.offsets));
+    apart(w, region_of(s.load_slots));
+    apart(w, region_of(s.store_slots));
+    apart(w, region_of(s.has_initial_state));
+    apart(w, region_of(s.first_position));
+  }
+  /// Everything that a call writes, against each other.
+  KDA_NOINLINE void apart(const written& w) {
+    require(!overlap(w.out, w.states), error::overlap, w.name);
+    require(!overlap(w.out, w.scratch) && !overlap(w.states, w.scratch), error::overlap, "workspace");
   }
 
+  /// At least workspace_bytes(), whatever the executor claims.
   KDA_INLINE void workspace_for(const workspace& w, const executor& e, std::ptrdiff_t sequences) {
     require(w.data != nullptr, error::null_pointer, "workspace");
-    require(w.bytes >= workspace_bytes({.sequences = sequences, .concurrency = e.concurrency}), error::workspace_too_small,
-            "workspace");
+    const std::ptrdiff_t one = workspace_bytes({.sequences = sequences, .concurrency = 1});
+    require(w.bytes >= one && (e.concurrency <= 1 || e.concurrency - 1 <= (w.bytes - one) / detail::task_bytes),
+            error::workspace_too_small, "workspace");
   }
 
   /// Lists of the batch; tokens: T of the tensors. Returns N, or 0 after a refusal.
   KDA_INLINE std::ptrdiff_t batch(const sequences& s, std::ptrdiff_t tokens) {
-    const std::ptrdiff_t n = s.store_slots.size;
-    list(s.offsets, n + 1, "sequences.offsets", n == 0);
+    const std::ptrdiff_t n = majority(s.load_slots.size, s.store_slots.size, s.has_initial_state.shape[0]);
+    require(n >= 0, error::wrong_shape, "sequences.store_slots");
+    list(s.offsets, plus(n, 1), "sequences.offsets", n == 0);
     list(s.load_slots, n, "sequences.load_slots");
     list(s.store_slots, n, "sequences.store_slots");
     tensor(s.has_initial_state, {n}, "sequences.has_initial_state");
@@ -136,9 +198,11 @@ class checker {
   /// Pool whose slots hold `elements` each.
   template <class Pool>
   KDA_INLINE void pool(const Pool& p, std::ptrdiff_t elements) {
+    using T = std::remove_pointer_t<decltype(p.data)>;
     require(p.slots >= 0, error::wrong_shape, "states.slots");
     require(p.slots <= 0 || p.data != nullptr, error::null_pointer, "states.data");
-    require(p.slots <= 1 || p.slot_stride >= elements, error::wrong_stride, "states.slot_stride");
+    require(p.slots <= 1 || (p.slot_stride >= elements && addressable<T>(plus(times(p.slots - 1, p.slot_stride), elements))),
+            error::wrong_stride, "states.slot_stride");
     require(p.first_slot >= 0, error::wrong_value, "states.first_slot");
   }
 

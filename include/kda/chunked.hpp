@@ -6,12 +6,12 @@
 //   A(i, j) = beta_i sum_d k_i[d] k_j[d] D(i, j)[d]   j < i           P(i, j) = sum_d q_i[d] k_j[d] D(i, j)[d]   j <= i
 //   u_i = beta_i (v_i - S^T (k_i D(i, -1))) - sum_{j < i} A(i, j) u_j                     forward substitution, no inverse
 //   out_i = S^T (q_i D(i, -1)) + sum_{j <= i} P(i, j) u_j
-//   S <- S + (expm1(sum g) S + sum_j (k_j D(n - 1, j)) u_j^T)
+//   S <- exp(sum g) S + sum_j (k_j D(n - 1, j)) u_j^T                  (the decay as applied_decay says)
 //
 // (the WY form of Yang et al., arXiv 2406.06484, with decay). D is only ever a product of alphas, taken along a binary tree: for
 // a block of 2h tokens split at m, D(i, j) = prod[m, i] prod(j, m) is one factor for the row and one for the column, h = 8, 4,
 // 2, 1. No exponent is positive, nothing is divided by a decay, alpha = 0 needs no case, and row i uses alphas up to i only:
-// causal to the bit, and no row knows how many follow. expm1(sum g) instead of exp: a rounded exp near 1 would drift.
+// causal to the bit, and no row knows how many follow.
 //
 // S is [K, value_stride] fp32 in scratch, columns past the block zero. Register plan: simd/matrix.hpp.
 #pragma once
@@ -24,7 +24,7 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 struct chunk_scratch {
   float *row_k, *row_q;    // k_i and q_i times their decay since the block's split, then since the chunk's start
   float* column_k;         // k_j times the decay from j to the split, then to the chunk's end
-  float* em;               // [key_stride] expm1(sum g)
+  float *keep, *factor;    // [key_stride] the chunk's decay, see applied_decay
   float *a, *p;            // A and P
   float *from_state, *u;   // S^T k D(i, -1); u
 };
@@ -34,7 +34,8 @@ KDA_INLINE chunk_scratch make_chunk_scratch(arena& scratch, const tile& t) {
   w.row_k = scratch.take(chunk_tokens * t.key_stride);
   w.row_q = scratch.take(chunk_tokens * t.key_stride);
   w.column_k = scratch.take(chunk_tokens * t.key_stride);
-  w.em = scratch.take(t.key_stride);
+  w.keep = scratch.take(t.key_stride);
+  w.factor = scratch.take(t.key_stride);
   w.a = scratch.take(chunk_tokens * chunk_tokens);
   w.p = scratch.take(chunk_tokens * chunk_tokens);
   w.from_state = scratch.take(chunk_tokens * t.value_stride);
@@ -71,7 +72,13 @@ KDA_INLINE void decay_columns(const tile& t, chunk_scratch& w, std::ptrdiff_t fi
   }
 }
 
-// A and P, per-channel decay; leaves row_k, row_q and column_k decayed over the whole chunk, em set.
+KDA_INLINE void store_decay(const chunk_scratch& w, std::ptrdiff_t d, vec g) {
+  const applied_decay decay = apply_decay(g);
+  store(w.keep + d, decay.keep);
+  store(w.factor + d, decay.factor);
+}
+
+// A and P, per-channel decay; leaves row_k, row_q and column_k decayed over the whole chunk, keep and factor set.
 KDA_INLINE void relate_tokens_per_channel(const tile& t, chunk_scratch& w) {
   const std::ptrdiff_t n = t.tokens, stride = t.key_stride;
   for (std::ptrdiff_t h = chunk_tokens / 2; h >= 1; h /= 2) {
@@ -93,7 +100,7 @@ KDA_INLINE void relate_tokens_per_channel(const tile& t, chunk_scratch& w) {
   for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) {
     vec sum = broadcast(0.f);
     for (std::ptrdiff_t i = 0; i < n; ++i) sum = sum + load(t.g + i * stride + d);
-    store(w.em + d, expm1_nonpositive(sum));
+    store_decay(w, d, sum);
   }
 }
 
@@ -123,7 +130,7 @@ KDA_INLINE void relate_tokens_per_head(const tile& t, chunk_scratch& w) {
     scale(w.column_k + j * stride, t.k + j * stride, to_end);
     to_end *= t.alpha[j];
   }
-  for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) store(w.em + d, expm1_nonpositive(broadcast(sum)));
+  for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) store_decay(w, d, broadcast(sum));
 }
 
 // ---- products with the state ----------------------------------------------------------------------------------------------
@@ -180,7 +187,7 @@ KDA_INLINE void solve(const tile& t, const chunk_scratch& w, float* out) {
   });
 }
 
-// S <- S + (em S + column_k^T u).
+// S <- keep S + (factor S + column_k^T u).
 KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, float* s) {
   in_register_blocks(t.key_dim, t.value_stride, [&]<int Rows, int Vectors>(std::ptrdiff_t d, std::ptrdiff_t j) KDA_INLINE_LAMBDA {
     float* block = s + d * t.value_stride + j;
@@ -189,7 +196,7 @@ KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, float* s) {
     for (int r = 0; r < Rows; ++r) {
       KDA_UNROLL
       for (int c = 0; c < Vectors; ++c)
-        acc[r][c] = broadcast(w.em[d + r]) * load(block + r * t.value_stride + c * vec::lanes);
+        acc[r][c] = broadcast(w.factor[d + r]) * load(block + r * t.value_stride + c * vec::lanes);
     }
     multiply_add<Rows, Vectors>(w.column_k + d, 1, t.key_stride, w.u + j, t.value_stride, t.tokens, acc);
     KDA_UNROLL
@@ -197,7 +204,7 @@ KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, float* s) {
       KDA_UNROLL
       for (int c = 0; c < Vectors; ++c) {
         float* at = block + r * t.value_stride + c * vec::lanes;
-        store(at, load(at) + acc[r][c]);
+        store(at, fma(broadcast(w.keep[d + r]), load(at), acc[r][c]));
       }
     }
   });

@@ -24,7 +24,8 @@
 
 #if defined(KDA_TARGET_SCALAR) + defined(KDA_TARGET_AVX2) + defined(KDA_TARGET_AVX512) > 1
 #error "kda: two KDA_TARGET_<ISA> macros are defined; one translation unit is compiled for one ISA"
-#elif defined(KDA_TARGET_SCALAR)
+#endif
+#if defined(KDA_TARGET_SCALAR)
 #define KDA_ISA_IS_AVX512() 0
 #define KDA_ISA_IS_AVX2() 0
 #elif defined(KDA_TARGET_AVX2)

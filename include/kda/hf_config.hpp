@@ -242,7 +242,7 @@ inline std::optional<std::ptrdiff_t> integer(const json& value, std::ptrdiff_t l
 inline std::optional<float> finite_float(const json& value) {
   if (!value.is_number()) return std::nullopt;
   const double number = value.get<double>();
-  if (!(std::abs(number) <= double{std::numeric_limits<float>::max()})) return std::nullopt;
+  if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max()))) return std::nullopt;
   return static_cast<float>(number);
 }
 

@@ -209,7 +209,11 @@ class delta_rule_tasks {
 template <class Spec>
 KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
   using t = detail::traits<Spec>;
-  const std::ptrdiff_t T = a.q.shape[0], H = a.q.shape[1], K = a.q.shape[2], HV = a.v.shape[1], V = a.v.shape[2];
+  using state_type = typename t::state::type;
+  const std::ptrdiff_t T = majority(a.v.shape[0], a.out.shape[0], a.q.shape[0]), H = a.q.shape[1], V = a.v.shape[2];
+  const std::ptrdiff_t HV = majority(a.v.shape[1], a.out.shape[1], a.beta.shape[1]);
+  std::ptrdiff_t K = a.q.shape[2];
+  if constexpr (detail::is_per_channel<Spec>) K = majority(a.k.shape[2], a.gate.shape[2], K);
   checker c;
   c.require(H >= 1 && K >= 1 && K <= detail::max_key_dim && (t::dims::key == 0 || K == t::dims::key), error::wrong_shape, "q");
   c.tensor(a.q, {T, H, K}, "q");
@@ -222,31 +226,27 @@ KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, co
     c.tensor(a.gate, {T, HV}, "gate", true);
   c.tensor(a.beta, {T, HV}, "beta", true);
   c.tensor(a.out, {T, HV, V}, "out");
-  c.gate_params(a.gate_params, HV, detail::is_per_channel<Spec> ? HV * K : HV);
-  c.require(is_finite(a.scale) && a.scale >= 0, error::wrong_value, "scale");
+  c.gate_params(a.gate_params, HV, detail::is_per_channel<Spec> ? times(HV, K) : HV);
+  c.require(is_zero(a.scale) || (is_finite(a.scale) && a.scale >= std::numeric_limits<float>::min()), error::wrong_value, "scale");
   const std::ptrdiff_t n = c.batch(a.sequences, T);
-  c.pool(a.states, HV * K * V);
+  const std::ptrdiff_t state = times(times(HV, K), V);
+  c.require(addressable<state_type>(times(n > 0 ? n : 1, state)), error::wrong_shape, "v");
+  c.pool(a.states, state);
+  c.workspace_for(w, e, n);
   if (!c.result()) return c.result();
 
-  const region out = region_of(a.out);
-  const region pool = a.states.slots == 0
-                          ? region{}
-                          : region_of(view<const typename t::state::type, 2>{.data = a.states.data,
-                                                                              .shape = {a.states.slots, HV * K * V},
-                                                                              .stride = {a.states.slot_stride, 1}});
-  const auto both = [&](const region& r, const char* name) KDA_INLINE_LAMBDA {
-    c.apart(out, r, "out");
-    c.apart(pool, r, name);
-  };
-  both(region_of(a.q), "q");
-  both(region_of(a.k), "k");
-  both(region_of(a.v), "v");
-  if constexpr (detail::is_decaying<Spec>) both(region_of(a.gate), "gate");
-  both(region_of(a.beta), "beta");
-  c.apart(out, pool, "out");
-  c.workspace_for(w, e, n);
-  const region scratch{static_cast<const char*>(w.data), w.bytes, w.bytes, w.bytes};
-  both(scratch, "workspace");
+  written out{.out = region_of(a.out), .name = "out", .states = {}, .scratch = region_of(w.data, w.bytes)};
+  if (a.states.slots > 0)
+    out.states = region_of(view<const state_type, 2>{
+        .data = a.states.data, .shape = {a.states.slots, state}, .stride = {a.states.slot_stride, 1}});
+  c.apart(out, region_of(a.q));
+  c.apart(out, region_of(a.k));
+  c.apart(out, region_of(a.v));
+  if constexpr (detail::is_decaying<Spec>) c.apart(out, region_of(a.gate));
+  c.apart(out, region_of(a.beta));
+  c.gate_params_apart(out, a.gate_params);
+  c.batch_apart(out, a.sequences);
+  c.apart(out);
   if (!c.result()) return c.result();
   c.slots(a.sequences, n, a.states.first_slot, a.states.slots, divide(w, n).table);
   return c.result();
@@ -292,8 +292,8 @@ class conv_tasks {
       const conv_window<T> to = window(s.store_slots[n], c);
       conv_window<const T> from{nullptr, to.columns, to.column_stride, to.channel_stride};
       if (s.has_initial_state.data[n]) from.data = window(s.load_slots[n], c).data;
-      const T* x = args_.x.at(first, c);
       const std::ptrdiff_t tokens = last - first;
+      const T* x = tokens == 0 ? nullptr : args_.x.at(first, c);
       if (args_.weight.shape[1] == 4)
         convolve<4>(x, c, first, tokens, channels, from);
       else if (args_.weight.shape[1] == 3)
@@ -317,7 +317,8 @@ class conv_tasks {
   KDA_INLINE void convolve(const T* x, std::ptrdiff_t c, std::ptrdiff_t first, std::ptrdiff_t tokens, std::ptrdiff_t n,
                            const conv_window<const T>& from) const {
     conv_channels<W, t::conv::act>(x, args_.x.stride[0], args_.weight.at(c), args_.weight.stride[0], args_.weight.stride[1],
-                                   args_.bias.data == nullptr ? nullptr : args_.bias.data + c, args_.y.at(first, c),
+                                   args_.bias.data == nullptr ? nullptr : args_.bias.data + c,
+                                   tokens == 0 ? nullptr : args_.y.at(first, c),
                                    args_.y.stride[0], tokens, n, from);
   }
 
@@ -329,7 +330,7 @@ template <class Spec>
 KDA_NOINLINE status check(const conv_args<Spec>& a, const workspace& w, const executor& e) {
   using T = typename detail::traits<Spec>::io::qkv;
   constexpr bool channel_major = detail::traits<Spec>::conv::order == conv_state::channel_major;
-  const std::ptrdiff_t tokens = a.x.shape[0], C = a.x.shape[1], W = a.weight.shape[1];
+  const std::ptrdiff_t tokens = a.x.shape[0], C = majority(a.weight.shape[0], a.y.shape[1], a.x.shape[1]), W = a.weight.shape[1];
   checker c;
   c.require(C >= 1, error::wrong_shape, "x");
   c.tensor(a.x, {tokens, C}, "x");
@@ -338,32 +339,27 @@ KDA_NOINLINE status check(const conv_args<Spec>& a, const workspace& w, const ex
   c.optional(a.bias, C, "bias");
   c.tensor(a.y, {tokens, C}, "y");
   const std::ptrdiff_t n = c.batch(a.sequences, tokens);
+  c.require(addressable<T>(times(n > 0 ? n : 1, C)), error::wrong_shape, "x");
   const auto& p = a.states;
-  c.require(p.columns >= W - 1, error::wrong_shape, "states.columns");
-  c.require(p.stride >= (channel_major ? p.columns : C), error::wrong_stride, "states.stride");
-  c.pool(p, channel_major ? (C - 1) * p.stride + p.columns : (p.columns - 1) * p.stride + C);
+  c.require(p.columns >= plus(W, -1), error::wrong_shape, "states.columns");
+  if (!c.result()) return c.result();
+  const std::ptrdiff_t rows = channel_major ? C : p.columns, row = channel_major ? p.columns : C;
+  const std::ptrdiff_t slot = plus(times(rows - 1, p.stride), row);
+  c.require(p.stride >= row && addressable<T>(slot), error::wrong_stride, "states.stride");
+  c.pool(p, slot);
+  c.workspace_for(w, e, n);
   if (!c.result()) return c.result();
 
-  const view<const T, 2> slot{.data = p.data,
-                              .shape = {channel_major ? C : p.columns, channel_major ? p.columns : C},
-                              .stride = {p.stride, 1}};
-  region pool = p.slots == 0 ? region{} : region_of(slot);
-  if (p.slots > 1) {  // a channel range of wider rows keeps its period; whole slots are taken as one piece
-    pool.bytes += (p.slots - 1) * p.slot_stride * static_cast<std::ptrdiff_t>(sizeof(T));
-    pool.row = pool.bytes;
-  }
-  const region y = region_of(a.y);
-  c.apart(y, region_of(a.x), "y");
-  c.apart(y, region_of(a.weight), "y");
-  c.apart(y, region_of(a.bias), "y");
-  c.apart(y, pool, "y");
-  c.apart(pool, region_of(a.x), "x");
-  c.apart(pool, region_of(a.weight), "weight");
-  c.apart(pool, region_of(a.bias), "bias");
-  c.workspace_for(w, e, n);
-  const region scratch{static_cast<const char*>(w.data), w.bytes, w.bytes, w.bytes};
-  c.apart(y, scratch, "workspace");
-  c.apart(pool, scratch, "workspace");
+  written out{.out = region_of(a.y), .name = "y", .states = {}, .scratch = region_of(w.data, w.bytes)};
+  if (p.slots == 1)  // a channel range of wider rows keeps its period; several slots are taken as one piece
+    out.states = region_of(view<const T, 2>{.data = p.data, .shape = {rows, row}, .stride = {p.stride, 1}});
+  else if (p.slots > 1)
+    out.states = region_of(p.data, ((p.slots - 1) * p.slot_stride + slot) * static_cast<std::ptrdiff_t>(sizeof(T)));
+  c.apart(out, region_of(a.x));
+  c.apart(out, region_of(a.weight));
+  c.apart(out, region_of(a.bias));
+  c.batch_apart(out, a.sequences);
+  c.apart(out);
   if (!c.result()) return c.result();
   c.slots(a.sequences, n, p.first_slot, p.slots, divide(w, n).table);
   return c.result();
@@ -396,29 +392,34 @@ KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const ex
     const std::ptrdiff_t K = a.x.shape[2];
     c.require(K >= 1 && K <= detail::max_key_dim, error::wrong_shape, "x");
     c.tensor(a.x, {T, HV, K}, "x");
-    c.gate_params(a.gate_params, HV, HV * K);
+    c.gate_params(a.gate_params, HV, times(HV, K));
     c.tensor(a.g, {T, HV, K}, "g");
   } else {
     c.tensor(a.x, {T, HV}, "x", true);
     c.gate_params(a.gate_params, HV, HV);
     c.tensor(a.g, {T, HV}, "g", true);
   }
-  if (c.result()) {
-    c.apart(region_of(a.g), region_of(a.x), "g");
-    c.apart(region_of(a.g), region_of(a.gate_params.a_log), "g");
-    c.apart(region_of(a.g), region_of(a.gate_params.dt_bias), "g");
-  }
   c.workspace_for(w, e, 0);
+  if (!c.result()) return c.result();
+  const written out{.out = region_of(a.g), .name = "g", .states = {}, .scratch = region_of(w.data, w.bytes)};
+  c.apart(out, region_of(a.x));
+  c.gate_params_apart(out, a.gate_params);
+  c.apart(out);
   return c.result();
 }
 
 template <class Spec>
 KDA_NOINLINE status check(const beta_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
-  c.tensor(a.b, {a.b.shape[0], a.b.shape[1]}, "b", true);
-  c.tensor(a.beta, {a.b.shape[0], a.b.shape[1]}, "beta", true);
-  if (c.result()) c.apart(region_of(a.beta), region_of(a.b), "beta");
+  const std::ptrdiff_t T = a.b.shape[0], HV = a.b.shape[1];
+  c.require(HV >= 1, error::wrong_shape, "b");
+  c.tensor(a.b, {T, HV}, "b", true);
+  c.tensor(a.beta, {T, HV}, "beta", true);
   c.workspace_for(w, e, 0);
+  if (!c.result()) return c.result();
+  const written out{.out = region_of(a.beta), .name = "beta", .states = {}, .scratch = region_of(w.data, w.bytes)};
+  c.apart(out, region_of(a.b));
+  c.apart(out);
   return c.result();
 }
 
@@ -431,27 +432,33 @@ KDA_NOINLINE status check(const l2norm_args<Spec>& a, const workspace& w, const 
   c.require(is_finite(a.eps.value) && a.eps.value >= 0, error::wrong_value, "eps");
   c.require(is_finite(a.scale.value), error::wrong_value, "scale");
   c.tensor(a.y, {T, H, K}, "y");
-  if (c.result()) c.apart(region_of(a.y), region_of(a.x), "y");
   c.workspace_for(w, e, 0);
+  if (!c.result()) return c.result();
+  const written out{.out = region_of(a.y), .name = "y", .states = {}, .scratch = region_of(w.data, w.bytes)};
+  c.apart(out, region_of(a.x));
+  c.apart(out);
   return c.result();
 }
 
 template <class Spec>
 KDA_NOINLINE status check(const norm_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
-  const std::ptrdiff_t T = a.x.shape[0], HV = a.x.shape[1], V = a.x.shape[2];
+  const std::ptrdiff_t T = majority(a.gate.shape[0], a.y.shape[0], a.x.shape[0]);
+  const std::ptrdiff_t HV = majority(a.gate.shape[1], a.y.shape[1], a.x.shape[1]);
+  const std::ptrdiff_t V = majority(a.gate.shape[2], a.y.shape[2], a.x.shape[2]);
   c.require(HV >= 1 && V >= 1, error::wrong_shape, "x");
   c.tensor(a.x, {T, HV, V}, "x");
   c.tensor(a.gate, {T, HV, V}, "gate");
   c.tensor(a.weight, {V}, "weight");
   c.require(is_finite(a.eps.value) && a.eps.value >= 0, error::wrong_value, "eps");
   c.tensor(a.y, {T, HV, V}, "y");
-  if (c.result()) {
-    c.apart(region_of(a.y), region_of(a.x), "y");
-    c.apart(region_of(a.y), region_of(a.gate), "y");
-    c.apart(region_of(a.y), region_of(a.weight), "y");
-  }
   c.workspace_for(w, e, 0);
+  if (!c.result()) return c.result();
+  const written out{.out = region_of(a.y), .name = "y", .states = {}, .scratch = region_of(w.data, w.bytes)};
+  c.apart(out, region_of(a.x));
+  c.apart(out, region_of(a.gate));
+  c.apart(out, region_of(a.weight));
+  c.apart(out);
   return c.result();
 }
 
@@ -462,7 +469,6 @@ KDA_NOINLINE status check(const norm_args<Spec>& a, const workspace& w, const ex
 template <class Spec>
 struct kernels {
   using t = detail::traits<Spec>;
-  static_assert(t::ok);
 
   /// Chunked delta rule, for prompts; any number of tokens. Right to 1e-5 of the largest output for every log decay in
   /// [-inf, 0] and beta in [0, 2].

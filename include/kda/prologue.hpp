@@ -45,6 +45,17 @@ KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t
   return t;
 }
 
+/// How a log decay g is applied to the state: S <- keep S + (factor S + ...), the bracket first.
+/// Weak decay: keep 1, factor expm1(g); a rounded exp(g) near 1 would drift by its error at every step. Strong decay: keep 0,
+/// factor exp(g); a large state would leave the rounding of its own cancellation behind.
+struct applied_decay {
+  vec keep, factor;
+};
+KDA_INLINE applied_decay apply_decay(vec g) {
+  const mask strong = less(g, broadcast(-0.5f));
+  return {select(strong, broadcast(0.f), broadcast(1.f)), select(strong, exp(g), expm1_nonpositive(g))};
+}
+
 /// The q/k head of value head hv.
 template <class Map>
 KDA_INLINE std::ptrdiff_t key_head(std::ptrdiff_t hv, std::ptrdiff_t heads, std::ptrdiff_t value_heads) {

@@ -4,13 +4,12 @@
 // With e = exp g, kd = e k, qd = e q (the decay is folded into k and q, the state is not swept for it) one token is two passes:
 //
 //   pass 1   r = S^T kd,  p = S^T qd                  d = beta (v - r),  out = p + (q . k) d
-//   pass 2   S <- S + (expm1(g) S + k d^T)
+//   pass 2   S <- e S + k d^T                         (the decay as applied_decay in prologue.hpp says)
 //
-// expm1(g) S instead of exp(g) S: a rounded exp(g) near 1 would drift by its error once per token. S is [K, V] (key_major) or
-// [V, K] (value_major), float or bf16; rows may lie further apart than they are long.
+// S is [K, V] (key_major) or [V, K] (value_major), float or bf16; rows may lie further apart than they are long.
 //
 // Register plan. key_major: pass 1 holds block_vectors vectors of r and of p and runs down the rows; pass 2 goes row by row with
-// k and expm1(g) broadcast. value_major: pass 1 holds r and p of up to four rows (a vector of partial sums each) and runs along
+// k and decay broadcast. value_major: pass 1 holds r and p of up to four rows (a vector of partial sums each) and runs along
 // the channels; pass 2 then updates the same rows while they are in L1. With bf16 the state is rounded after each token.
 #pragma once
 #include "prologue.hpp"
@@ -23,9 +22,10 @@ struct token_rows {
   std::ptrdiff_t key_dim, columns;
   const float *k, *v;
   float beta;
-  float *kd, *qd, *em;     // em = expm1(g)
-  float qk;                // q . k
-  float *delta, *out;      // [value_stride]
+  float *kd, *qd;
+  float *keep, *factor;  // see applied_decay
+  float qk;              // q . k
+  float *delta, *out;    // [value_stride]
 };
 
 KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
@@ -34,7 +34,8 @@ KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
   x.columns = t.columns;
   x.kd = scratch.take(t.key_stride);
   x.qd = scratch.take(t.key_stride);
-  x.em = scratch.take(t.key_stride);
+  x.keep = scratch.take(t.key_stride);
+  x.factor = scratch.take(t.key_stride);
   x.delta = scratch.take(t.value_stride);
   x.out = scratch.take(t.value_stride);
   return x;
@@ -53,11 +54,15 @@ KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
     const vec g = PerChannel ? load(t.g + i * t.key_stride + d) : broadcast(t.g[i]);
     store(x.kd + d, e * load(k + d));
     store(x.qd + d, e * load(q + d));
-    store(x.em + d, expm1_nonpositive(g));
+    const applied_decay decay = apply_decay(g);
+    store(x.keep + d, decay.keep);
+    store(x.factor + d, decay.factor);
   }
 }
 
-KDA_INLINE vec updated(vec s, vec em, vec k, vec delta) { return s + fma(k, delta, em * s); }
+KDA_INLINE vec updated(vec s, const applied_decay& decay, vec k, vec delta) {
+  return fma(decay.keep, s, fma(k, delta, decay.factor * s));
+}
 
 // ---- S [K, V] -------------------------------------------------------------------------------------------------------------
 
@@ -97,11 +102,12 @@ KDA_NOINLINE void token_key_major(T* s, std::ptrdiff_t stride, token_rows& x) {
   const std::ptrdiff_t done = whole * vec::lanes, rest = x.columns - done;
   if (rest > 0) sums_key_major<1>(s, stride, x, done, rest);
   for (std::ptrdiff_t i = 0; i < x.key_dim; ++i) {
-    const vec k = broadcast(x.k[i]), em = broadcast(x.em[i]);
+    const vec k = broadcast(x.k[i]);
+    const applied_decay decay{broadcast(x.keep[i]), broadcast(x.factor[i])};
     T* row = s + i * stride;
     for (std::ptrdiff_t j = 0; j < done; j += vec::lanes)
-      store(row + j, updated(load(row + j), em, k, load(x.delta + j)));
-    if (rest > 0) store(row + done, updated(load(row + done, rest), em, k, load(x.delta + done)), rest);
+      store(row + j, updated(load(row + j), decay, k, load(x.delta + j)));
+    if (rest > 0) store(row + done, updated(load(row + done, rest), decay, k, load(x.delta + done)), rest);
   }
 }
 
@@ -132,14 +138,15 @@ KDA_INLINE void rows_value_major(T* s, std::ptrdiff_t stride, token_rows& x, std
     store(x.out + v + b, out, 1);
   }
   for (std::ptrdiff_t d = 0; d < x.key_dim; d += vec::lanes) {
-    const vec k = load(x.k + d), em = load(x.em + d);
+    const vec k = load(x.k + d);
+    const applied_decay decay{load(x.keep + d), load(x.factor + d)};
     KDA_UNROLL
     for (int b = 0; b < Rows; ++b) {
       T* a = row + b * stride + d;
       if (d < whole)
-        store(a, updated(load(a), em, k, delta[b]));
+        store(a, updated(load(a), decay, k, delta[b]));
       else
-        store(a, updated(load(a, rest), em, k, delta[b]), rest);
+        store(a, updated(load(a, rest), decay, k, delta[b]), rest);
     }
   }
 }

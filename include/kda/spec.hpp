@@ -290,9 +290,9 @@ struct resolve {
   }
 };
 
-// One sentence per mistake, and nothing after it.
+// One sentence per mistake. A function: clang takes no more names from a class whose static_assert has failed.
 template <mistake M>
-struct say {
+consteval bool say() {
   static_assert(M != mistake::not_option, "kda::spec: every argument must be a kda option, such as kda::decay::per_channel");
   static_assert(M != mistake::no_decay, "kda::spec: name the decay: kda::decay::per_channel (KDA), per_head (GDN) or none");
   static_assert(M != mistake::two_decays, "kda::spec: two decay options");
@@ -316,18 +316,17 @@ struct say {
   static_assert(M != mistake::dims_range, "kda::dims: K is at most 256 and neither is negative (0: known at run time)");
   static_assert(M != mistake::conv_activation, "kda::conv: the activation is silu or none");
   static_assert(M != mistake::norm_activation, "kda::norm: the activation is sigmoid or silu");
-  static constexpr bool ok = M == mistake::none;
-};
+  return M == mistake::none;
+}
 
+// After a mistake the defaults stand in, so that one sentence is all the compiler says.
 template <class Spec>
-struct traits {
+struct traits : resolve<> {
   static_assert(std::is_void_v<Spec>, "kda: the template argument must be a kda::spec<...>");
-  static constexpr bool ok = false;
 };
 template <class... O>
-struct traits<spec<O...>> : resolve<O...> {
-  static constexpr bool ok = say<resolve<O...>::first_mistake()>::ok;
-};
+struct traits<spec<O...>>
+    : std::conditional_t<say<resolve<O...>::first_mistake()>(), resolve<O...>, resolve<>> {};
 
 template <class Spec>
 inline constexpr bool is_per_channel = std::is_same_v<typename traits<Spec>::decay, decay::per_channel>;

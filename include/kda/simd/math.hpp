@@ -35,7 +35,7 @@ KDA_INLINE exponential_parts split_exponential(vec x) {
 /// e^x: within 1.5 ulp for x >= -86.6; exactly 1 at 0, exactly 0 below -86.6 (results under 2^-125 are flushed), at most the
 /// largest float.
 KDA_INLINE vec exp(vec x) {
-  const auto [half_scale, tail] = split_exponential<true>(clamp(x, -86.6f, 88.7228f));
+  const auto [half_scale, tail] = split_exponential<true>(clamp(x, -86.6f, 88.7228394f));
   const vec y = (tail + broadcast(1.f)) * half_scale;
   const vec z = min(broadcast(largest_float), y + y);
   return select(less(x, broadcast(-86.6f)), broadcast(0.f), z);

@@ -61,16 +61,22 @@ KDA_INLINE void in_register_blocks(std::ptrdiff_t rows, std::ptrdiff_t columns, 
   });
 }
 
-// Sum over d < n (a multiple of the lanes) of a[d] b[d].
+// Sum over d < n (a multiple of 16) of a[d] b[d], as two sums (four for one lane): shorter chains, and smaller errors.
 KDA_INLINE float dot(const float* a, const float* b, std::ptrdiff_t n) {
-  vec sum = broadcast(0.f);
-  for (std::ptrdiff_t d = 0; d < n; d += vec::lanes) sum = fma(load(a + d), load(b + d), sum);
-  return reduce_add(sum);
-}
-
-// y[d] = a[d] b[d] over d < n (a multiple of the lanes).
-KDA_INLINE void multiply(float* y, const float* a, const float* b, std::ptrdiff_t n) {
-  for (std::ptrdiff_t d = 0; d < n; d += vec::lanes) store(y + d, load(a + d) * load(b + d));
+  constexpr int sums = vec::lanes == 1 ? 4 : vec::lanes < 16 ? 2 : 1;
+  vectors<sums> sum;
+  KDA_UNROLL
+  for (int i = 0; i < sums; ++i) sum[i] = broadcast(0.f);
+  for (std::ptrdiff_t d = 0; d < n; d += sums * vec::lanes) {
+    KDA_UNROLL
+    for (int i = 0; i < sums; ++i) sum[i] = fma(load(a + d + i * vec::lanes), load(b + d + i * vec::lanes), sum[i]);
+  }
+  if constexpr (sums == 4)
+    return reduce_add((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  else if constexpr (sums == 2)
+    return reduce_add(sum[0] + sum[1]);
+  else
+    return reduce_add(sum[0]);
 }
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

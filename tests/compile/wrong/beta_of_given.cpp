@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: kda::kernels::beta: the spec's beta is given
+#include <kda/kda.hpp>
+
+using given = kda::spec<kda::decay::per_head, kda::gate::given, kda::beta::given, kda::qk::as_given, kda::io<float>,
+                        kda::state<float, kda::layout::key_major>>;
+const auto wrong = &kda::kernels<given>::beta;

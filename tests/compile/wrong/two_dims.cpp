@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: kda::spec: two dims options
+#include <kda/kda.hpp>
+
+using wrong = kda::spec<kda::decay::per_channel,
+                         kda::gate::bounded,
+                         kda::beta::logits,
+                         kda::qk::l2_normalized,
+                         kda::io<kda::bf16>,
+                         kda::state<float, kda::layout::value_major>,
+                         kda::dims<>,
+                         kda::dims<128, 128>>;
+KDA_EXPORT_KERNELS(wrong_kernels, wrong)
