@@ -2,13 +2,11 @@
 // A linear-attention layer of GLM-5.3-Flash on the CPU, from hidden states to hidden states.
 //   glm_layer [--golden DIR] [--isa scalar|avx2|avx512] [--quick]
 //     --golden DIR   the folder of the golden files (default: golden)
-//     --isa ISA      exactly these kernels (default: the best that run here, limited by the environment variable
-//     KDA_ISA)
+//     --isa ISA      exactly these kernels (default: the best that run here; the environment's KDA_ISA can lower them)
 //     --quick        fewer tokens
-// 1. Small layers of GLM's kind, all that golden/ has: against what transformers computed.
-// 2. The full size in bf16, a prompt in several calls and then token by token: each stage, for a few heads, against the
-// double
-//    reference on the same bf16 inputs.
+// 1. Small layers of GLM's kind, all that golden/ has, against what transformers computed.
+// 2. The full size in bf16, a prompt in several calls and then token by token. Each stage is compared, for a few heads,
+//    with the double reference on the same bf16 inputs.
 // Exit status 1 and one line that says why, if an error is beyond its bound or something cannot be read or run.
 #include <unistd.h>
 
@@ -50,8 +48,7 @@ class progress {
   index steps_, done_ = 0;
 };
 
-// ---- 1. golden layers
-// -----------------------------------------------------------------------------------------------------
+// ---- 1. golden layers ----------------------------------------------------------------------------------------------
 
 /// Worst error and its bound, as shares of the largest stored magnitude.
 struct golden_error {
@@ -92,15 +89,15 @@ std::vector<golden_error> run_with_its_spec(const Tables& kernels, thread_pool& 
 template <class Tables> bool run_golden_layers(const Tables& kernels, thread_pool& pool, const std::string& folder) {
   const std::vector<golden_layer> layers = read_golden_layers(folder);
   std::printf("1. %zu small layers in float32 against transformers' outputs\n\n", layers.size());
-  std::printf("   %-40s%s\n", "", "worst error / bound, of the largest element");
+  std::printf("   %-40s%s\n", "", "worst error / bound, of the largest output");
   std::printf("   %-40s%-20s%-20s%s\n", "layer and lengths of its calls", "y", "state", "convolution state");
   bool passed = true;
   for (const golden_layer& g : layers) {
     try {
       const auto errors = run_with_its_spec(kernels, pool, g);
-      std::printf("   %-40s", g.name.c_str());
+      std::printf("   %-36s", g.name.c_str());
       for (const golden_error& e : errors) {
-        std::printf("%.1e / %.0e %-4s", e.worst, e.bound, e.passed() ? "" : "(!)");
+        std::printf("    %.1e / %.0e%s", e.worst, e.bound, e.passed() ? "" : " (!)");
         passed = passed && e.passed();
       }
       std::printf("\n");
@@ -111,8 +108,7 @@ template <class Tables> bool run_golden_layers(const Tables& kernels, thread_poo
   return passed;
 }
 
-// ---- 2. full size
-// ---------------------------------------------------------------------------------------------------------
+// ---- 2. full size --------------------------------------------------------------------------------------------------
 
 bool print_phase(const char* title, index tokens, const stage_times& times, const stage_deviations& d) {
   struct line {
@@ -126,9 +122,9 @@ bool print_phase(const char* title, index tokens, const stage_times& times, cons
                         line{"delta rule, gate, beta, q/k norm", times.core, d.core},
                         line{"gated norm", times.norm, d.norm}, line{"output projection", times.out, d.out}}) {
     const double per_token_and_head = l.seconds / static_cast<double>(tokens * glm_shape.heads);
-    std::printf("     %-34s%6td%10.1f ms%11.2f us%12.1e%12.1e %s\n", l.stage, tokens, 1e3 * l.seconds,
+    std::printf("     %-34s%6td%10.1f ms%11.2f us%12.1e%12.1e%s\n", l.stage, tokens, 1e3 * l.seconds,
                 1e6 * per_token_and_head, l.error.worst / l.error.largest, l.error.unrounded / l.error.largest,
-                l.error.passed() ? "" : "(!)");
+                l.error.passed() ? "" : " (!)");
     passed = passed && l.error.passed();
   }
   return passed;
@@ -171,21 +167,20 @@ bool run_full_size(const kda::table<glm>& kernels, thread_pool& pool, bool quick
               s.heads, s.head_dim, s.conv_width, static_cast<double>(s.lower_bound));
   for (const index head : heads) std::printf(" %td", head);
   std::printf(" against the double reference\n\n");
-  std::printf("   %-36s%6s%13s%14s%24s\n", "", "", "", "per token", "error, of largest");
-  std::printf("   %-36s%6s%13s%14s%12s%12s\n", "stage", "tokens", "time", "and head", "rounded", "unrounded");
+  std::printf("   %-36s%6s%13s%14s%24s\n", "", "", "", "per token", "error, of the largest");
+  std::printf("   %-36s%6s%13s%14s%12s%12s\n", "stage", "tokens", "time", "and head", "total", "unrounded");
   const std::string calls_text = "prompt: prefill in " + std::to_string(calls.size()) + " calls";
   bool passed = print_phase(calls_text.c_str(), prompt, prompt_times, errors.prompt);
   passed &= print_phase("then: decode token by token", decoded, decode_times, errors.decode);
   std::printf("   states at the end\n");
-  std::printf("     %-67s%24.1e %s\n", "delta rule, fp32", errors.state.worst / errors.state.largest,
-              errors.state.passed() ? "" : "(!)");
+  std::printf("     %-67s%24.1e%s\n", "delta rule, fp32", errors.state.worst / errors.state.largest,
+              errors.state.passed() ? "" : " (!)");
   std::printf("     %-67s%24s\n", "convolution", same_window ? "exact" : "wrong (!)");
-  std::printf("   %-69s%24.0e\n", "bound of what was not yet rounded to bf16", deviation::bound);
+  std::printf("   %-69s%24.0e\n", "bound of an unrounded error", deviation::bound);
   return passed && errors.state.passed() && same_window;
 }
 
-// ---- command line
-// ---------------------------------------------------------------------------------------------------------
+// ---- command line --------------------------------------------------------------------------------------------------
 
 struct options {
   std::string golden = "golden", isa;

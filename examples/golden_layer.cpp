@@ -180,8 +180,8 @@ std::optional<golden_layer> read_file(const std::filesystem::path& path) {
   json j;
   try {
     j = json::parse(stream);
-  } catch (const json::exception&) {
-    refuse("is not JSON, or not all of it");
+  } catch (const json::exception& e) {
+    refuse(std::string("cannot be read as JSON: ") + e.what());
   }
   object file(j, "the file");
   file.text("format", {"kda-golden"});

@@ -14,7 +14,7 @@ namespace engine {
 
 namespace tiles {
 
-using lanes = float [[gnu::vector_size(16)]];
+typedef float lanes __attribute__((vector_size(16)));
 constexpr index outputs = 32, depth = 1024, tokens = 64;
 
 inline lanes load(const float* x) {

@@ -13,6 +13,9 @@
 
 namespace engine {
 
+/// A bf16 or float number.
+template <class T> double to_double(T x) { return static_cast<double>(kda::to_float(x)); }
+
 /// Differences from the reference. A bf16 output is the rounding of what the kernel had in fp32, so half a unit in its
 /// last place is nobody's fault: `unrounded` is what remains of a difference without it.
 struct deviation {
@@ -22,12 +25,11 @@ struct deviation {
   static constexpr double bound = 1e-5;
   [[nodiscard]] bool passed() const { return largest > 0 && unrounded <= bound * largest; }
 
-  void add(float got, double want) { add(got, want, 0); }
+  void add(float got, double want) { add(to_double(got), want, 0); }
   void add(kda::bf16 got, double want) {
-    const double x = kda::to_float(got);
     constexpr double smallest_normal = 0x1p-126;
-    add(x, want,
-        std::isfinite(x) ? std::ldexp(1, std::ilogb(std::max({std::abs(x), std::abs(want), smallest_normal})) - 8) : 0);
+    const double x = to_double(got), largest_of_both = std::max({std::abs(x), std::abs(want), smallest_normal});
+    add(x, want, std::isfinite(x) ? std::ldexp(1, std::ilogb(largest_of_both) - 8) : 0);
   }
   void add(const deviation& d) {
     worst = std::max(worst, d.worst);
@@ -67,28 +69,30 @@ struct layer_run {
   index prompt = 0;
 };
 
-/// One head of every stage; and as the first gate projections and the output have no heads, share `part` of `parts` of
-/// those.
+/// Every stage of one head. Output projection and first halves of the gates have no heads: there it is one share of
+/// `parts`.
 inline layer_deviations compare_head(const layer_run& run, index head, index part, index parts) {
   namespace reference = kda::reference;
   using reference::values;
   const layer_shape& s = run.shape;
   const layer_weights<kda::bf16>& w = run.weights;
   const activations<kda::bf16>& a = run.a;
-  const index T = a.hidden.rows, D = s.head_dim, Q = s.Q();
+  const index T = a.hidden.rows, X = s.hidden, D = s.head_dim, Q = s.Q();
+  const index q = head * D, k = Q + q, v = 2 * Q + q;  // first columns
   layer_deviations result;
 
-  const auto wide = [](const auto& m, index row, index rows, index column, index columns) {
+  const auto rows_of = [](const auto& m, index row, index rows, index column, index columns) {
     values x;
     for (index r = row; r < row + rows; ++r)
-      for (index c = column; c < column + columns; ++c) x.push_back(kda::to_float(*m.at(r, c)));
+      for (index c = column; c < column + columns; ++c) x.push_back(to_double(*m.at(r, c)));
     return x;
   };
-  const auto wide_head = [&](const std::vector<float>& x, index n) {
-    return values(x.begin() + head * n, x.begin() + (head + 1) * n);
+  const auto columns_of = [&](const matrix<kda::bf16>& m, index column, index columns) {
+    return rows_of(m, 0, T, column, columns);
   };
   const auto compare = [&](deviation stage_deviations::*stage, const matrix<kda::bf16>& got, index column,
-                           index columns, const values& want) {
+                           const values& want) {
+    const index columns = std::ssize(want) / T;
     auto next = want.begin();
     for (index t = 0; t < T; ++t) {
       stage_deviations& form = t < run.prompt ? result.prompt : result.decode;
@@ -96,57 +100,54 @@ inline layer_deviations compare_head(const layer_run& run, index head, index par
     }
   };
 
-  const values hidden = wide(a.hidden, 0, T, 0, s.hidden);
-  const auto compare_rows_of_in = [&](index row, index rows) {
-    compare(&stage_deviations::projections, a.projected, row, rows,
-            reference::linear(hidden, wide(w.in, row, rows, 0, s.hidden), T, s.hidden, rows));
+  const auto compare_linear = [&](deviation stage_deviations::*stage, const values& x, const matrix<kda::bf16>& weight,
+                                  index row, index rows, const matrix<kda::bf16>& got) {
+    const index in = weight.columns;
+    compare(stage, got, row, reference::linear(x, rows_of(weight, row, rows, 0, in), T, in, rows));
   };
-  for (const index row : {head * D, Q + head * D, 2 * Q + head * D}) compare_rows_of_in(row, D);
-  compare_rows_of_in(s.b() + head, 1);
-  compare_rows_of_in(s.f() + part * s.f_rank / parts, s.f_rank / parts);
-  compare_rows_of_in(s.g() + part * s.g_rank / parts, s.g_rank / parts);
-  compare(&stage_deviations::projections, a.f, head * D, D,
-          reference::linear(wide(a.projected, 0, T, s.f(), s.f_rank), wide(w.f_b, head * D, D, 0, s.f_rank), T,
-                            s.f_rank, D));
-  compare(&stage_deviations::projections, a.g, head * D, D,
-          reference::linear(wide(a.projected, 0, T, s.g(), s.g_rank), wide(w.g_b, head * D, D, 0, s.g_rank), T,
-                            s.g_rank, D));
+  constexpr auto projections = &stage_deviations::projections;
+  const values hidden = columns_of(a.hidden, 0, X);
+  for (const index first : {q, k, v}) compare_linear(projections, hidden, w.in, first, D, a.projected);
+  compare_linear(projections, hidden, w.in, s.b() + head, 1, a.projected);
+  compare_linear(projections, hidden, w.in, s.f() + part * s.f_rank / parts, s.f_rank / parts, a.projected);
+  compare_linear(projections, hidden, w.in, s.g() + part * s.g_rank / parts, s.g_rank / parts, a.projected);
+  compare_linear(projections, columns_of(a.projected, s.f(), s.f_rank), w.f_b, q, D, a.f);
+  compare_linear(projections, columns_of(a.projected, s.g(), s.g_rank), w.g_b, q, D, a.g);
 
-  for (const index channel : {head * D, Q + head * D, 2 * Q + head * D}) {
+  for (const index first : {q, k, v}) {
     values window(static_cast<std::size_t>((s.conv_width - 1) * D));
-    compare(&stage_deviations::conv, a.qkv, channel, D,
-            reference::short_conv(wide(a.projected, 0, T, channel, D), wide(w.conv, channel, D, 0, s.conv_width), {},
+    compare(&stage_deviations::conv, a.qkv, first,
+            reference::short_conv(columns_of(a.projected, first, D), rows_of(w.conv, first, D, 0, s.conv_width), {},
                                   window, T, D, s.conv_width, reference::activation_kind::silu));
   }
 
-  const reference::delta_shape shape{.tokens = T,
-                                     .key_heads = 1,
-                                     .value_heads = 1,
-                                     .key_dim = D,
-                                     .value_dim = D,
-                                     .decay = reference::decay_kind::per_channel,
-                                     .head_map = reference::head_map_kind::interleaved};
+  const values a_log(1, to_double(w.a_log[static_cast<std::size_t>(head)]));
+  const values dt_bias(w.dt_bias.begin() + q, w.dt_bias.begin() + q + D);
+  const values g = reference::bounded_gate(columns_of(a.f, q, D), a_log, dt_bias, to_double(s.lower_bound), T, 1, D);
+  const values beta = reference::sigmoid(columns_of(a.projected, s.b() + head, 1), 1);
   values state(static_cast<std::size_t>(D * D));
-  compare(&stage_deviations::core, a.core, head * D, D,
-          reference::recurrent(wide(a.qkv, 0, T, head * D, D), wide(a.qkv, 0, T, Q + head * D, D),
-                               wide(a.qkv, 0, T, 2 * Q + head * D, D),
-                               reference::bounded_gate(wide(a.f, 0, T, head * D, D), wide_head(w.a_log, 1),
-                                                       wide_head(w.dt_bias, D), s.lower_bound, T, 1, D),
-                               reference::sigmoid(wide(a.projected, 0, T, s.b() + head, 1), 1), state, shape,
-                               1 / std::sqrt(static_cast<double>(D))));
-  for (index k = 0; k < D; ++k)
-    for (index v = 0; v < D; ++v)
-      result.state.add(run.state[static_cast<std::size_t>((head * D + v) * D + k)],
-                       state[static_cast<std::size_t>(k * D + v)]);
+  compare(
+      &stage_deviations::core, a.core, q,
+      reference::recurrent(columns_of(a.qkv, q, D), columns_of(a.qkv, k, D), columns_of(a.qkv, v, D), g, beta, state,
+                           {.tokens = T,
+                            .key_heads = 1,
+                            .value_heads = 1,
+                            .key_dim = D,
+                            .value_dim = D,
+                            .decay = reference::decay_kind::per_channel,
+                            .head_map = reference::head_map_kind::interleaved},
+                           1 / std::sqrt(static_cast<double>(D))));
+  for (index row = 0; row < D; ++row)
+    for (index column = 0; column < D; ++column)
+      result.state.add(run.state[static_cast<std::size_t>((q + column) * D + row)],
+                       state[static_cast<std::size_t>(row * D + column)]);
 
-  compare(&stage_deviations::norm, a.normed, head * D, D,
-          reference::rms_norm_gated(wide(a.core, 0, T, head * D, D), wide(a.g, 0, T, head * D, D),
-                                    values(w.norm.begin(), w.norm.end()), T, D, static_cast<double>(s.rms_eps),
-                                    reference::activation_kind::sigmoid));
+  compare(
+      &stage_deviations::norm, a.normed, q,
+      reference::rms_norm_gated(columns_of(a.core, q, D), columns_of(a.g, q, D), values(w.norm.begin(), w.norm.end()),
+                                T, D, to_double(s.rms_eps), reference::activation_kind::sigmoid));
 
-  const index rows = s.hidden / s.heads, row = head * rows;
-  compare(&stage_deviations::out, a.y, row, rows,
-          reference::linear(wide(a.normed, 0, T, 0, Q), wide(w.out, row, rows, 0, Q), T, Q, rows));
+  compare_linear(&stage_deviations::out, columns_of(a.normed, 0, Q), w.out, head * X / s.heads, X / s.heads, a.y);
   return result;
 }
 

@@ -16,7 +16,7 @@ constexpr float factor =
     std::is_same_v<typename kda::detail::traits<Spec>::beta, kda::beta::logits_doubled> ? 2.f : 1.f;
 
 template <class Spec> void call(kda::view<const beta_type<Spec>, 2> b, kda::view<float, 2> beta) {
-  scratch w(0);
+  static scratch w(0);
   const kda::status s = kernels_of<Spec>().beta({.b = b, .beta = beta}, w, kda::serial);
   if (!s) throw std::runtime_error(std::string(s.argument) + " " + kda::message(s.what));
 }

@@ -7,7 +7,6 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 program=$1
 foreign=$("$program" --foreign)
-[ -n "$foreign" ] || exec "$program"
 
 log=$(mktemp)
 trap 'rm -f "$log"*' EXIT

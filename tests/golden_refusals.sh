@@ -114,6 +114,7 @@ wrong bound-missing 'params.lower_bound is not a number' gate 's/softplus/bounde
 wrong bound-above-0 'params.lower_bound is not below 0' gate 's/softplus/bounded/; s/null/5/'
 
 wrong two-bounds-off 'y 2.00 (' l2norm 's/0\.6,/0.600016,/'
+wrong no-number 'y inf (' l2norm 's/3,4/0,0/'
 wrong off-without-bound 'state_out inf (' conv 's/"data": \[3\], "max_abs"/"data": [3.000001], "max_abs"/'
 wrong finite-for-infinite 'g inf (' gate 's/-1.3132617/"-inf"/'
 wrong infinite-for-finite 'g inf (' gate 's/"-inf"/-2/'

@@ -19,36 +19,28 @@ class guards {
     const auto g = std::make_shared<guarded<T>>(n, misaligned_ - misaligned_ % sizeof(T));
     if (n != 0) std::memcpy(static_cast<void*>(g->data()), from, n * sizeof(T));
     owners_.push_back(g);
-    const auto* first = reinterpret_cast<const unsigned char*>(g->data());
-    arrays_.push_back({first, first + n * sizeof(T)});
+    remember(g->data(), n * sizeof(T));
     return g->data();
   }
   template <class T, std::size_t Rank>
   void move(kda::view<T, Rank>& v) {
-    if (v.data == nullptr) return;
-    std::size_t n = 1;
-    for (const testing::index extent : v.shape) n *= size(extent);
-    v.data = move<std::remove_const_t<T>>(v.data, n);
+    if (v.data != nullptr) v.data = move<std::remove_const_t<T>>(v.data, elements_of(v));
   }
-  void move(kda::detail::no_gate&) {}
   void move(kda::index_list& l) { l.wide = move(l.wide, size(l.size)); }
-  void move(kda::sequences& s) {
-    move(s.offsets);
-    move(s.load_slots);
-    move(s.store_slots);
-    move(s.has_initial_state);
-    move(s.first_position);
+  template <class Args>
+  void move_all(Args& args) {
+    for_each_input(args, [&](auto& input) { move(input); });
+    move(output_of(args));
   }
-  template <class Params>
-  void move_params(Params& p) {
-    if constexpr (requires { p.a_log; }) {
-      move(p.a_log);
-      move(p.dt_bias);
-    }
-  }
+
+  // The same memory for every call, since the system takes its time to hand out pages. Any byte will do for a workspace.
   kda::workspace workspace(testing::index sequences) {
-    const testing::index bytes = kda::workspace_bytes({.sequences = sequences});
-    return {move(std::vector<unsigned char>(size(bytes), nan_bytes).data(), size(bytes)), bytes};
+    static const guarded<unsigned char> memory(size(kda::workspace_bytes({.sequences = 16})) + 64);
+    const auto bytes = size(kda::workspace_bytes({.sequences = sequences}));
+    std::memset(memory.data(), nan_bytes, memory.size());
+    unsigned char* data = memory.data() + memory.size() - bytes - (misaligned_ + misaligned_ / 2 % 2);
+    remember(data, bytes);
+    return {data, static_cast<testing::index>(bytes)};
   }
 
   // Whether the bytes before each array, from the start of its page, and those up to the inaccessible page are as they were.
@@ -68,6 +60,10 @@ class guards {
   struct array {
     const unsigned char *first, *last;
   };
+  void remember(const void* data, std::size_t bytes) {
+    const auto* first = static_cast<const unsigned char*>(data);
+    arrays_.push_back({first, first + bytes});
+  }
   std::size_t misaligned_;
   std::vector<std::shared_ptr<void>> owners_;
   std::vector<array> arrays_;
@@ -75,7 +71,7 @@ class guards {
 
 template <class F>
 void for_each_misalignment(const F& f) {
-  for (std::size_t m = 0; m < 64; m += emulated() ? 9u : 1u) {
+  for (std::size_t m = 0; m < 64; m += emulated() ? 10u : 2u) {
     CAPTURE(m);
     f(m);
   }
@@ -93,45 +89,15 @@ void check_call(const typename Call::shape& shape) {
   const auto before = Call::pool_of(3, 1, shape);
   Call plain(batch, before, shape), x(batch, before, shape);
   plain.run();
-  plain.states.cells.resize(size(2 * before.stride + before.rows * before.row_stride - (before.row_stride - before.row)));
+  plain.states.cells.resize(before.reach());
   for_each_misalignment([&](std::size_t m) {
     guards g(m);
     auto args = x.args();
-    const auto* out = [&] {
-      if constexpr (requires { args.q; }) {
-        g.move(args.q), g.move(args.k), g.move(args.v), g.move(args.gate), g.move(args.beta), g.move(args.out);
-        g.move_params(args.gate_params);
-        return args.out.data;
-      } else {
-        g.move(args.x), g.move(args.weight), g.move(args.bias), g.move(args.y);
-        return args.y.data;
-      }
-    }();
-    g.move(args.sequences);
-    args.states.data = g.move(args.states.data, plain.states.cells.size());
+    g.move_all(args);
+    args.states.data = g.move(args.states.data, before.reach());
     REQUIRE(Call::function()(args, g.workspace(std::ssize(batch)), kda::serial));
-    CHECK(same_as(out, plain.out));
+    CHECK(same_as(output_of(args).data, plain.out));
     CHECK(same_as(args.states.data, plain.states.cells));
-    CHECK(g.surroundings_untouched());
-  });
-}
-
-// One call on tokens; `output` and `inputs` are its members.
-template <class Call, class Args, class Output, class... Inputs>
-void check_operation(Call call, Args args, Output output, Inputs... inputs) {
-  auto& out = args.*output;
-  std::vector<std::remove_pointer_t<decltype(out.data)>> want(size(out.shape[0] * out.stride[0]));
-  fill_bytes(want, canary_bytes);
-  out.data = want.data();
-  REQUIRE(call(args, scratch(0), kda::serial));
-  for_each_misalignment([&](std::size_t m) {
-    guards g(m);
-    Args guarded_args = args;
-    (g.move(guarded_args.*inputs), ...);
-    g.move(guarded_args.*output);
-    if constexpr (requires { args.gate_params; }) g.move_params(guarded_args.gate_params);
-    REQUIRE(call(guarded_args, g.workspace(0), kda::serial));
-    CHECK(same_as((guarded_args.*output).data, want));
     CHECK(g.surroundings_untouched());
   });
 }
@@ -162,41 +128,24 @@ TEMPLATE_TEST_CASE("the convolution stays within its arrays", "[guard_pages]", c
 
 TEMPLATE_TEST_CASE("gate, beta, l2norm and norm stay within their arrays", "[guard_pages]", specs::kda_bounded,
                    specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen) {
-  using t = kda::detail::traits<TestType>;
-  const auto& kernels = kernels_of<TestType>();
   for (const testing::index dim : {1, 5, 16, 31, 33}) {
     CAPTURE(dim);
-    const geometry g{.T = 17, .H = 1, .HV = 2, .K = dim, .V = dim};
-    packed_tensors<TestType> in(ordinary_problem<TestType>(g, 1));
-    const auto args = in.args();
-
-    using gate = kda::gate_args<TestType>;
-    gate a{.x = args.gate, .gate_params = args.gate_params, .g = {}};
-    std::copy(std::begin(a.x.shape), std::end(a.x.shape), a.g.shape);
-    std::copy(std::begin(a.x.stride), std::end(a.x.stride), a.g.stride);
-    check_operation(kernels.gate, a, &gate::g, &gate::x);
-
-    using beta = kda::beta_args<TestType>;
-    check_operation(kernels.beta, beta{.b = args.beta, .beta = kda::packed(static_cast<float*>(nullptr), g.T, g.HV)},
-                    &beta::beta, &beta::b);
-
-    using l2norm = kda::l2norm_args<TestType>;
-    check_operation(kernels.l2norm,
-                    l2norm{.x = args.q,
-                           .eps = 1e-6f,
-                           .scale = 0.5f,
-                           .y = kda::packed(static_cast<float*>(nullptr), g.T, g.H, g.K)},
-                    &l2norm::y, &l2norm::x);
-
-    using norm = kda::norm_args<TestType>;
-    const std::vector<float> weight = random_numbers(5).normals(g.V);
-    check_operation(kernels.norm,
-                    norm{.x = args.v,
-                         .gate = args.v,
-                         .weight = kda::packed(weight.data(), g.V),
-                         .eps = 1e-5f,
-                         .y = kda::packed(static_cast<typename t::io::out*>(nullptr), g.T, g.HV, g.V)},
-                    &norm::y, &norm::x, &norm::gate, &norm::weight);
+    token_operations<TestType> x({.T = 17, .H = 1, .HV = 2, .K = dim, .V = dim});
+    x.for_each([&](auto call, auto args) {
+      REQUIRE(call(args, scratch(0), kda::serial));
+      const auto& want = output_of(args);
+      const std::size_t bytes = elements_of(want) * sizeof(*want.data);
+      for_each_misalignment([&](std::size_t m) {
+        guards g(m);
+        auto guarded_args = args;
+        g.move_all(guarded_args);
+        void* got = output_of(guarded_args).data;
+        std::memset(got, canary_bytes, bytes);
+        REQUIRE(call(guarded_args, g.workspace(0), kda::serial));
+        CHECK(std::memcmp(got, want.data, bytes) == 0);
+        CHECK(g.surroundings_untouched());
+      });
+    });
   }
 }
 

@@ -394,6 +394,7 @@ TEST_CASE("a number of the wrong type or out of range is an error that names its
       {glm, "linear_attn_config.gate_lower_bound=-1e-300", bound, "below 0"},  // -0 as float
       {kimi, "linear_attn_config.gate_lower_bound=1", bound, "below 0"},
       {k3, "linear_attn_config.gate_lower_bound=0", bound, "below 0"},
+      {next_80b, "num_hidden_layers=65536", "num_hidden_layers", "from 1 to 65535"},
       {glm, "rms_norm_eps=-1e-5", "rms_norm_eps", "at least 0"},
       {glm, "rms_norm_eps=1e300", "rms_norm_eps", "finite"},
       {next_80b, "rms_norm_eps=\"1e-6\"", "rms_norm_eps", "not \"1e-6\""},
@@ -491,6 +492,7 @@ TEST_CASE("the linear layers come from any statement of them", "[hf_config]") {
       {next_80b, "full_attention_interval=7", sevenths},
       {next_80b, "full_attention_interval=49", all_but(48, {})},
       {next_80b, "full_attention_interval=1", {}},
+      {next_80b, "num_hidden_layers=65535; full_attention_interval=65536", all_but(65535, {})},
   };
   for (const statement& s : statements) {
     INFO(s.file << ": " << s.changes);
@@ -612,6 +614,7 @@ TEST_CASE("the key names that transformers saves are read, and must agree with t
       {glm, "linear_head_dim=64", "linear_head_dim", "but text_config.linear_attn_config.head_dim is 128"},
       {glm, "linear_conv_kernel_dim=3", "linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size is 4"},
       {glm, "linear_lower_bound=null", "linear_lower_bound", "linear_attn_config.gate_lower_bound is -5.0"},
+      {glm, "linear_num_heads=0; linear_attn_config.num_heads=0", "linear_attn_config.num_heads", "not 0"},
       {kimi, "linear_num_heads=64", "linear_num_heads", "is 64, but linear_attn_config.num_heads is 32"},
   });
 }
@@ -621,6 +624,7 @@ TEST_CASE("text that is not a whole JSON object is an error at every length", "[
     std::string text = text_of(name);
     text.erase(text.find_last_of('}') + 1);
     CHECK(hf::parse_config(text));
+    CHECK_FALSE(hf::parse_config("// a comment\n" + text));
     for (std::size_t length = 0; length < text.size(); ++length) {
       const auto config = hf::parse_config(std::string_view(text).substr(0, length));
       REQUIRE_FALSE(config);
@@ -671,7 +675,7 @@ TEST_CASE("every error of a file names the file", "[hf_config]") {
     CHECK(config.failure().message.rfind(f.path + ": ", 0) == 0);
   }
   CHECK(hf::load_config(write("whole.json", whole)));
-  CHECK(hf::load_config(write("long.json", whole + std::string(10000, ' '))));
+  CHECK(hf::load_config(write("long.json", std::string(10000, ' ') + whole)));
   fs::remove_all(directory);
 }
 

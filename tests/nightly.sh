@@ -20,7 +20,7 @@ preset() { # preset NAME PRESET [CMAKE OPTIONS]: builds and tests it as build/NA
   cmake --build "build/$name" --parallel "$(nproc)" || return 1
   ctest --test-dir "build/$name" --parallel "$(nproc)" --output-on-failure --no-tests=error --no-label-summary
 }
-gcc_sanitized() { preset gcc-sanitized gcc-sanitized; }
+gcc_sanitized() { preset gcc-sanitized gcc-sanitized "-DKDA_TEST_ISAS=$(tests/emulated/on.sh --native)"; }
 clang_release() { preset clang-release clang-release -DCMAKE_CXX_COMPILER=clang++-14; }
 # Every ISA on an emulated CPU that has nothing newer: shows code of a higher ISA that slipped into a lower one.
 emulation() { KDA_FORCE_EMULATION=1 preset nightly-emulation gcc-release; }

@@ -90,20 +90,23 @@ struct storages {
     return std::get<storage<T>>(both);
   }
   template <class T, std::size_t Rank>
+    requires(Rank > 1)
   void move_in(kda::view<const T, Rank>& v) {
     v = of<T>().put(v);
   }
+  template <class Array>
+  void move_in(const Array&) {}  // vectors and lists lie in one piece
 };
 
 constexpr form forms[] = {form::columns, form::head_major, form::padded};
 
 // Calls `run` with output views of the three forms, and holds them against `want`.
 template <class T, std::size_t Rank, class MakeInputs, class Run>
-void check_forms(const kda::view<T, Rank>& packed_out, const std::vector<T>& want, const MakeInputs& move_in, const Run& run) {
+void check_forms(const kda::view<T, Rank>& packed_out, const std::vector<T>& want, const MakeInputs& move_inputs, const Run& run) {
   for (const form f : forms) {
     CAPTURE(static_cast<int>(f));
     storages memory(f, packed_out.shape[0]);
-    move_in(memory);
+    move_inputs(memory);
     const kda::view<T, Rank> out = memory.of<T>().reserve(packed_out.shape);
     const storages before = memory;
     REQUIRE(run(out));
@@ -127,11 +130,7 @@ TEMPLATE_TEST_CASE("the delta rule takes its tensors as they lie", "[strides]", 
       args.out, plain.out,
       [&](storages& memory) {
         args = strided.args();
-        memory.move_in(args.q);
-        memory.move_in(args.k);
-        memory.move_in(args.v);
-        memory.move_in(args.gate);
-        memory.move_in(args.beta);
+        for_each_input(args, [&](auto& v) { memory.move_in(v); });
       },
       [&](const auto& out) {
         strided.states = before;
@@ -247,48 +246,19 @@ TEMPLATE_TEST_CASE("the convolution takes its tensors as they lie", "[strides]",
 
 TEMPLATE_TEST_CASE("gate, beta, l2norm and norm take their tensors as they lie", "[strides]", specs::kda_bounded,
                    specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen) {
-  using t = kda::detail::traits<TestType>;
-  const auto& kernels = kernels_of<TestType>();
-  const geometry g{.T = 19, .H = 2, .HV = 4, .K = 20, .V = 19};
-  packed_tensors<TestType> in(ordinary_problem<TestType>(g, 1));
-  const auto args = in.args();
-  scratch w(0);
-
-  const auto check = [&](auto call, auto packed_args, auto output, auto... inputs) {
-    auto& packed_out = packed_args.*output;
-    std::vector<std::remove_pointer_t<decltype(packed_out.data)>> want(size(packed_out.shape[0] * packed_out.stride[0]));
-    packed_out.data = want.data();
-    REQUIRE(call(packed_args, w, kda::serial));
-    auto strided = packed_args;
+  token_operations<TestType> x({.T = 19, .H = 2, .HV = 4, .K = 20, .V = 19});
+  x.for_each([](auto call, auto args) {
+    REQUIRE(call(args, scratch(0), kda::serial));
+    auto strided = args;
     check_forms(
-        packed_out, want,
+        output_of(args), gathered(output_of(args)),
         [&](storages& memory) {
-          strided = packed_args;
-          (memory.move_in(strided.*inputs), ...);
+          strided = args;
+          for_each_input(strided, [&](auto& v) { memory.move_in(v); });
         },
         [&](const auto& out) {
-          strided.*output = out;
-          return call(strided, w, kda::serial);
+          output_of(strided) = out;
+          return call(strided, scratch(0), kda::serial);
         });
-  };
-
-  kda::gate_args<TestType> gate{.x = args.gate, .gate_params = args.gate_params, .g = {}};
-  std::copy(std::begin(gate.x.shape), std::end(gate.x.shape), gate.g.shape);
-  std::copy(std::begin(gate.x.stride), std::end(gate.x.stride), gate.g.stride);
-  check(kernels.gate, gate, &kda::gate_args<TestType>::g, &kda::gate_args<TestType>::x);
-
-  const kda::beta_args<TestType> beta{.b = args.beta, .beta = kda::packed(static_cast<float*>(nullptr), g.T, g.HV)};
-  check(kernels.beta, beta, &kda::beta_args<TestType>::beta, &kda::beta_args<TestType>::b);
-
-  const kda::l2norm_args<TestType> l2{
-      .x = args.q, .eps = 1e-6f, .scale = 0.5f, .y = kda::packed(static_cast<float*>(nullptr), g.T, g.H, g.K)};
-  check(kernels.l2norm, l2, &kda::l2norm_args<TestType>::y, &kda::l2norm_args<TestType>::x);
-
-  const std::vector<float> weight = random_numbers(5).normals(g.V);
-  const kda::norm_args<TestType> norm{.x = args.v,
-                                      .gate = args.v,
-                                      .weight = kda::packed(weight.data(), g.V),
-                                      .eps = 1e-5f,
-                                      .y = kda::packed(static_cast<typename t::io::out*>(nullptr), g.T, g.HV, g.V)};
-  check(kernels.norm, norm, &kda::norm_args<TestType>::y, &kda::norm_args<TestType>::x, &kda::norm_args<TestType>::gate);
+  });
 }

@@ -35,7 +35,7 @@ struct region {
 
 /// Of a view that checker::tensor() has found good.
 template <class T, std::size_t Rank>
-KDA_INLINE region region_of(const view<T, Rank>& v) {
+KDA_NOINLINE region region_of(const view<T, Rank>& v) {
   for (const std::ptrdiff_t extent : v.shape)
     if (extent == 0) return {};
   std::ptrdiff_t row = 1;
@@ -106,7 +106,7 @@ class checker {
   /// Shape as expected, data where there are elements, strides that keep them apart. `free_channel`: the last stride may be
   /// any (beta, weights); otherwise channels lie side by side.
   template <class T, std::size_t Rank>
-  KDA_INLINE void tensor(const view<T, Rank>& v, const std::ptrdiff_t (&shape)[Rank], const char* name,
+  KDA_NOINLINE void tensor(const view<T, Rank>& v, const std::ptrdiff_t (&shape)[Rank], const char* name,
                          bool free_channel = false) {
     bool same = true, empty = false, negative = false;
     for (std::size_t i = 0; i < Rank; ++i) {
@@ -122,18 +122,18 @@ class checker {
   }
 
   /// A vector that may be left out.
-  KDA_INLINE void optional(const view<const float, 1>& v, std::ptrdiff_t size, const char* name) {
+  KDA_NOINLINE void optional(const view<const float, 1>& v, std::ptrdiff_t size, const char* name) {
     if (v.data == nullptr && v.shape[0] == 0) return;
     tensor(v, {size}, name);
   }
 
   /// Parameters of a gate law for HV heads and `bias` entries of dt_bias.
-  KDA_INLINE void gate_params(const bounded_gate_params& p, std::ptrdiff_t heads, std::ptrdiff_t bias) {
+  KDA_NOINLINE void gate_params(const bounded_gate_params& p, std::ptrdiff_t heads, std::ptrdiff_t bias) {
     require(is_finite(p.lower_bound.value) && p.lower_bound.value < 0, error::wrong_value, "gate_params.lower_bound");
     if (p.a_log.data != nullptr || p.a_log.shape[0] != 0) a_log(p.a_log, heads);
     optional(p.dt_bias, bias, "gate_params.dt_bias");
   }
-  KDA_INLINE void gate_params(const softplus_gate_params& p, std::ptrdiff_t heads, std::ptrdiff_t bias) {
+  KDA_NOINLINE void gate_params(const softplus_gate_params& p, std::ptrdiff_t heads, std::ptrdiff_t bias) {
     a_log(p.a_log, heads);
     optional(p.dt_bias, bias, "gate_params.dt_bias");
   }
@@ -166,7 +166,7 @@ class checker {
   }
 
   /// At least workspace_bytes(), whatever the executor claims.
-  KDA_INLINE void workspace_for(const workspace& w, const executor& e, std::ptrdiff_t sequences) {
+  KDA_NOINLINE void workspace_for(const workspace& w, const executor& e, std::ptrdiff_t sequences) {
     require(w.data != nullptr, error::null_pointer, "workspace");
     const std::ptrdiff_t one = workspace_bytes({.sequences = sequences, .concurrency = 1});
     require(w.bytes >= one && (e.concurrency <= 1 || e.concurrency - 1 <= (w.bytes - one) / detail::task_bytes),
@@ -174,7 +174,7 @@ class checker {
   }
 
   /// Lists of the batch; tokens: T of the tensors. Returns N, or 0 after a refusal.
-  KDA_INLINE std::ptrdiff_t batch(const sequences& s, std::ptrdiff_t tokens) {
+  KDA_NOINLINE std::ptrdiff_t batch(const sequences& s, std::ptrdiff_t tokens) {
     const std::ptrdiff_t n = majority(s.load_slots.size, s.store_slots.size, s.has_initial_state.shape[0]);
     require(n >= 0, error::wrong_shape, "sequences.store_slots");
     list(s.offsets, plus(n, 1), "sequences.offsets", n == 0);
@@ -197,7 +197,7 @@ class checker {
 
   /// Pool whose slots hold `elements` each.
   template <class Pool>
-  KDA_INLINE void pool(const Pool& p, std::ptrdiff_t elements) {
+  KDA_NOINLINE void pool(const Pool& p, std::ptrdiff_t elements) {
     using T = std::remove_pointer_t<decltype(p.data)>;
     require(p.slots >= 0, error::wrong_shape, "states.slots");
     require(p.slots <= 0 || p.data != nullptr, error::null_pointer, "states.data");
@@ -212,11 +212,11 @@ class checker {
                           detail::slot_entry* table);
 
  private:
-  KDA_INLINE void a_log(const view<const float, 1>& v, std::ptrdiff_t heads) {
+  KDA_NOINLINE void a_log(const view<const float, 1>& v, std::ptrdiff_t heads) {
     require(v.shape[0] >= heads, error::wrong_shape, "gate_params.a_log");
     tensor(v, {v.shape[0]}, "gate_params.a_log");
   }
-  KDA_INLINE void list(const index_list& l, std::ptrdiff_t size, const char* name, bool may_be_empty = false) {
+  KDA_NOINLINE void list(const index_list& l, std::ptrdiff_t size, const char* name, bool may_be_empty = false) {
     if (may_be_empty && l.size == 0) return;
     require(l.size == size, error::wrong_shape, name);
     require(l.size == 0 || !l.is_null(), error::null_pointer, name);

@@ -81,16 +81,16 @@ struct state_block {
   [[nodiscard]] KDA_INLINE std::ptrdiff_t rows() const { return Layout == layout::key_major ? key_dim : columns; }
   [[nodiscard]] KDA_INLINE std::ptrdiff_t row_size() const { return Layout == layout::key_major ? columns : key_dim; }
 
-  KDA_INLINE void clear() const {
+  KDA_NOINLINE void clear() const {
     for (std::ptrdiff_t r = 0; r < rows(); ++r)
       for (std::ptrdiff_t c = 0; c < row_size(); ++c) data[r * stride + c] = T{};
   }
-  KDA_INLINE void copy(const state_block& from) const {
+  KDA_NOINLINE void copy(const state_block& from) const {
     for (std::ptrdiff_t r = 0; r < rows(); ++r)
       for (std::ptrdiff_t c = 0; c < row_size(); ++c) data[r * stride + c] = from.data[r * stride + c];
   }
   /// To and from fp32 [K, width], width >= columns; columns past the block are set to zero.
-  KDA_INLINE void load_to(float* s, std::ptrdiff_t width) const {
+  KDA_NOINLINE void load_to(float* s, std::ptrdiff_t width) const {
     for (std::ptrdiff_t d = 0; d < key_dim; ++d)
       for (std::ptrdiff_t j = columns; j < width; ++j) s[d * width + j] = 0.f;
     for (std::ptrdiff_t r = 0; r < rows(); ++r)
@@ -99,7 +99,7 @@ struct state_block {
         s[d * width + j] = to_float(data[r * stride + c]);
       }
   }
-  KDA_INLINE void store_from(const float* s, std::ptrdiff_t width) const {
+  KDA_NOINLINE void store_from(const float* s, std::ptrdiff_t width) const {
     for (std::ptrdiff_t r = 0; r < rows(); ++r)
       for (std::ptrdiff_t c = 0; c < row_size(); ++c) {
         const std::ptrdiff_t d = Layout == layout::key_major ? r : c, j = Layout == layout::key_major ? c : r;

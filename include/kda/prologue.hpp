@@ -91,7 +91,7 @@ struct head_prologue {
   }
 
   /// Fills `tile` with tokens [first, first + n) of the packed batch, n <= chunk_tokens.
-  KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
+  KDA_NOINLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
     tile.tokens = n;
     const std::ptrdiff_t K = tile.key_dim, stride = tile.key_stride;
     for (std::ptrdiff_t i = 0; i < n; ++i) {

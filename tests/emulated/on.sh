@@ -2,17 +2,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs a test program for one ISA: on this CPU if it has that ISA, else on an emulated CPU that has just that.
 #   on.sh [--file PATH]... ISA PROGRAM [ARGS...]
+#   on.sh --native                prints the ISAs that this CPU has, semicolons between
 #     ISA          scalar, avx2 or avx512
 #     --file PATH  a file or folder that the program reads; the emulator sees it under the same absolute path
 #   KDA_FORCE_EMULATION=1    emulates whatever this CPU has
 #   KDA_EMULATION_TIMEOUT=S  the program's time limit in the emulator (default 900 s)
 # Prints "isa ISA: native" or "isa ISA: emulated (bochs)" first. The program gets KDA_TEST_ISA=ISA and the KDA_* variables
 # of the environment; in the emulator also KDA_EMULATED=bochs. The emulator is set up at its first use (setup.sh, minutes).
-# Exit status: the program's; 77 if it cannot run here: no such ISA, and linked dynamically (sanitizers), which the
-# emulator does not take; 124 and 125 as in run.sh.
+# Exit status: the program's; 124 and 125 as in run.sh.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 die() { echo "on.sh: ERROR: $*" >&2; exit 2; }
+
+# has ISA: this CPU has it
+cpu_flags=" $(sed -n '/^flags[[:space:]]*:/{s///p;q}' /proc/cpuinfo) "
+has() {
+  local needed flag
+  case $1 in
+    scalar) needed="" ;;
+    avx2) needed="avx2 fma f16c" ;;
+    avx512) needed="avx2 fma f16c avx512f avx512bw avx512dq avx512vl" ;;
+  esac
+  for flag in $needed; do [[ $cpu_flags == *" $flag "* ]] || return 1; done
+}
+if [ "${1:-}" = --native ]; then
+  for isa in scalar avx2 avx512; do ! has $isa || echo $isa; done | paste -sd ';'
+  exit
+fi
 
 files=()
 while [ "${1:-}" = --file ]; do
@@ -25,27 +41,17 @@ isa=$1 program=$2
 shift 2
 [ -x "$program" ] || die "no such program: $program"
 
-# The CPU flags that an ISA needs, and the emulated model that has them and nothing newer: code of a higher ISA that
-# the linker let slip into a lower one dies there of an illegal instruction.
-avx2_flags="avx2 fma f16c"
+# The emulated model has the ISA and nothing newer: code of a higher ISA that the linker let slip into a lower one dies there
+# of an illegal instruction.
 case $isa in
-  scalar) needed="" model=core2_penryn_t9600 ;;
-  avx2) needed=$avx2_flags model=corei7_haswell_4770 ;;
-  avx512) needed="$avx2_flags avx512f avx512bw avx512dq avx512vl" model=corei7_skylake_x ;;
+  scalar) model=core2_penryn_t9600 ;;
+  avx2) model=corei7_haswell_4770 ;;
+  avx512) model=corei7_skylake_x ;;
   *) die "unknown ISA: $isa (scalar, avx2 or avx512)" ;;
 esac
-cpu_flags=" $(sed -n '/^flags[[:space:]]*:/{s///p;q}' /proc/cpuinfo) "
-native=1
-for flag in $needed; do [[ $cpu_flags == *" $flag "* ]] || native=; done
-[ "${KDA_FORCE_EMULATION:-}" != 1 ] || native=
-
-if [ -n "$native" ]; then
+if [ "${KDA_FORCE_EMULATION:-}" != 1 ] && has "$isa"; then
   echo "isa $isa: native"
   KDA_TEST_ISA=$isa exec "$program" "$@"
-fi
-if readelf --program-headers --wide "$program" | grep -q INTERP; then
-  echo "isa $isa: not run, this CPU lacks it and the emulator takes only static programs (build without sanitizers)"
-  exit 77
 fi
 echo "isa $isa: emulated (bochs)"
 "$here/setup.sh" --quiet >&2

@@ -9,6 +9,7 @@
 #include "delta_rule.hpp"
 
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 namespace testing {
@@ -83,6 +84,8 @@ struct slot_pool {
   void set_slot(std::int64_t n, const std::vector<T>& x) {
     for (index r = 0; r < rows; ++r) std::copy_n(&x[size(r * row)], row, &cells[at(n, r)]);
   }
+  /// Elements up to the last one of the last slot.
+  [[nodiscard]] std::size_t reach() const { return at(slots - 1, rows - 1) + size(row); }
   /// Whether everything but the slots in `changed` has the bits of `before`, gaps included.
   [[nodiscard]] bool same_but(const std::vector<std::int64_t>& changed, slot_pool before) const {
     for (const std::int64_t n : changed) before.set_slot(n, slot(n));
@@ -140,6 +143,7 @@ struct batch_call {
 
 template <class Spec, core Core>
 struct delta_rule_call : batch_call<typename kda::detail::traits<Spec>::io::out, typename kda::detail::traits<Spec>::state::type> {
+  using spec = Spec;
   using t = kda::detail::traits<Spec>;
   using base = batch_call<typename t::io::out, typename t::state::type>;
   using pool = slot_pool<typename t::state::type>;
@@ -181,6 +185,7 @@ struct conv_shape {
 /// The state has two columns more than it needs, and a gap behind each row.
 template <class Spec>
 struct conv_call : batch_call<typename kda::detail::traits<Spec>::io::qkv, typename kda::detail::traits<Spec>::io::qkv> {
+  using spec = Spec;
   using t = kda::detail::traits<Spec>;
   using type = typename t::io::qkv;
   using base = batch_call<type, type>;
@@ -229,6 +234,88 @@ Call alone(const sequence& s, const typename Call::pool& states, const typename 
   Call x({s}, states, shape);
   x.run();
   return x;
+}
+
+// ---- operations on tokens, and what all arguments have in common ----------------------------------------------------------
+
+/// gate, beta, l2norm and norm of a spec that has them all: tensors and arguments.
+template <class Spec>
+struct token_operations {
+  using out_type = typename kda::detail::traits<Spec>::io::out;
+  packed_tensors<Spec> in;
+  std::vector<float> g, beta, y, weight;
+  std::vector<out_type> norm_gate, normed;
+
+  explicit token_operations(const geometry& shape)
+      : in(ordinary_problem<Spec>(shape, 1)),
+        g(in.gate.size()),
+        beta(in.beta.size()),
+        y(in.q.size()),
+        weight(random_numbers(2).normals(shape.V)),
+        norm_gate(rounded_to<out_type>(random_numbers(3).normals(std::ssize(in.v)))),
+        normed(in.v.size()) {
+    for (auto* x : {&g, &beta, &y}) fill_bytes(*x, canary_bytes);
+    fill_bytes(normed, canary_bytes);
+  }
+  /// f(call, args) for each.
+  template <class F>
+  void for_each(const F& f) {
+    const auto& kernels = kernels_of<Spec>();
+    const kda::delta_rule_args<Spec> a = in.args();
+    kda::gate_args<Spec> gate_args{.x = a.gate, .gate_params = a.gate_params};
+    gate_args.g.data = g.data();
+    std::copy(std::begin(a.gate.shape), std::end(a.gate.shape), gate_args.g.shape);
+    std::copy(std::begin(a.gate.stride), std::end(a.gate.stride), gate_args.g.stride);
+    const auto [T, H, HV, K, V] = in.g;
+    f(kernels.gate, gate_args);
+    f(kernels.beta, kda::beta_args<Spec>{.b = a.beta, .beta = kda::packed(beta.data(), T, HV)});
+    f(kernels.l2norm, kda::l2norm_args<Spec>{.x = a.q, .eps = 1e-6f, .scale = 0.5f, .y = kda::packed(y.data(), T, H, K)});
+    f(kernels.norm, kda::norm_args<Spec>{.x = a.v,
+                                         .gate = kda::packed(static_cast<const out_type*>(norm_gate.data()), T, HV, V),
+                                         .weight = kda::packed(static_cast<const float*>(weight.data()), V),
+                                         .eps = 1e-5f,
+                                         .y = kda::packed(normed.data(), T, HV, V)});
+  }
+};
+
+/// f(array) for every view and list that a call reads, pools aside.
+template <class Args, class F>
+void for_each_input(Args& a, const F& f) {
+  if constexpr (requires { a.q; }) f(a.q), f(a.k), f(a.v), f(a.beta);
+  if constexpr (requires { a.x; }) f(a.x);
+  if constexpr (requires { a.b; }) f(a.b);
+  if constexpr (requires { a.gate.data; }) f(a.gate);
+  if constexpr (requires { a.weight; }) f(a.weight);
+  if constexpr (requires { a.bias; }) f(a.bias);
+  if constexpr (requires { a.gate_params.a_log; }) f(a.gate_params.a_log), f(a.gate_params.dt_bias);
+  if constexpr (requires { a.sequences; }) {
+    kda::sequences& s = a.sequences;
+    f(s.offsets), f(s.load_slots), f(s.store_slots), f(s.has_initial_state), f(s.first_position);
+  }
+}
+/// The view that a call writes.
+template <class Args>
+auto& output_of(Args& a) {
+  if constexpr (requires { a.out; })
+    return a.out;
+  else if constexpr (requires { a.y; })
+    return a.y;
+  else if constexpr (requires { a.g; })
+    return a.g;
+  else
+    return a.beta;
+}
+template <class Args>
+constexpr const char* output_name() {
+  return requires(Args a) { a.out; } ? "out" : requires(Args a) { a.y; } ? "y" : requires(Args a) { a.g; } ? "g" : "beta";
+}
+
+/// Elements of a view without gaps.
+template <class T, std::size_t Rank>
+std::size_t elements_of(const kda::view<T, Rank>& v) {
+  std::size_t n = 1;
+  for (const index extent : v.shape) n *= size(extent);
+  return n;
 }
 
 }  // namespace testing

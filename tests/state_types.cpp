@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is rounded to bf16, and what never is: tensors and stored states may be; gate, beta, decay and all arithmetic are fp32.
+#include "support/kda_catch.hpp"
+#include "support/regimes.hpp"
+
+namespace {
+
+using namespace testing;
+using testing::index;  // <strings.h> has a function of that name
+
+static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_mixed>::states), kda::state_pool<float>>);
+static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::glm>::states), kda::state_pool<float>>);
+static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_bf16_key>::states), kda::state_pool<kda::bf16>>);
+
+/// Every output within half a last place of bf16 of the exact value, after an error of `bound` of the largest.
+bool rounded_once(const std::vector<kda::bf16>& got, const std::vector<double>& want, double bound) {
+  double largest = 0;
+  for (const double w : want) largest = std::max(largest, std::abs(w));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double before = std::abs(want[i]) + bound * largest;
+    const double half_a_place = std::ldexp(1., std::ilogb(before) - 8);
+    if (!(std::abs(static_cast<double>(kda::to_float(got[i])) - want[i]) <= half_a_place + bound * largest)) return false;
+  }
+  return got.size() == want.size();
+}
+
+// ---- fp32 states --------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("with bf16 tensors an fp32 state stays fp32 over 2048 decoded tokens", "[state]") {
+  using spec = specs::kda_mixed;
+  const problem p = ordinary_problem<spec>({emulated() ? 512 : 2048, 1, 2, 32, 24}, 70);
+  const exact e = reference_of<spec>(p);
+  CHECK(errors_of<spec>(p, core::decode, e).worst() <= hard_bound);
+  CHECK(errors_of<spec>(p, core::prefill, e).worst() <= hard_bound);
+  // the same through a bf16 state is far outside: the test would see one
+  CHECK(errors_of<specs::kda_bf16_value>(p, core::decode).state > 100 * hard_bound);
+}
+
+TEMPLATE_TEST_CASE("bf16 outputs are rounded once, from fp32, and states not at all", "[state]", specs::glm, specs::qwen) {
+  const problem p = ordinary_problem<TestType>({emulated() ? 20 : 70, 1, 1, 128, 128}, 71);
+  const exact e = reference_of<TestType>(p);
+  for (const core c : {core::decode, core::prefill}) {
+    const outcome<TestType> o = run<TestType>(p, {c});
+    CAPTURE(c == core::prefill);
+    CHECK(rounded_once(o.out, e.out, ordinary_bound));
+    CHECK(relative_error(o.state, e.state) <= ordinary_bound);
+  }
+}
+
+// alpha near 0.99992 and beta near 0 from bf16 logits: rounded themselves, they would be 1 and coarse steps.
+TEST_CASE("decay and beta made from bf16 logits are not rounded to bf16", "[state]") {
+  using spec = specs::qwen;
+  problem p = ordinary_problem<spec>({4096, 1, 1, 16, 24}, 72);
+  p.a_log = {0.f};
+  p.dt_bias = {0.f};
+  std::fill(p.gate.begin(), p.gate.end(), -9.4375f);  // softplus: 8e-5
+  std::fill(p.beta.begin(), p.beta.end(), -9.f);      // sigmoid: 1.2e-4
+  const exact e = reference_of<spec>(p);
+  for (const core c : {core::decode, core::prefill}) {
+    const outcome<spec> o = run<spec>(p, {c});
+    CAPTURE(c == core::prefill);
+    CHECK(relative_error(o.state, e.state) <= hard_bound);
+    CHECK(rounded_once(o.out, e.out, hard_bound));
+  }
+}
+
+// ---- bf16 states --------------------------------------------------------------------------------------------------------------
+
+// The same problem with fp32 states: specs that differ in nothing else.
+template <class Spec>
+using with_fp32_state =
+    std::conditional_t<std::is_same_v<Spec, specs::kda_bf16_key>, specs::kda_norm_key, specs::kda_norm_value>;
+
+problem with_rounded_state(problem p) {
+  for (float& s : p.state) s = kda::to_float(kda::to_bf16(s));
+  return p;
+}
+
+TEMPLATE_TEST_CASE("prefill rounds a bf16 state once, at the end of the call", "[state]", specs::kda_bf16_key,
+                   specs::kda_bf16_value) {
+  const problem p = with_rounded_state(ordinary_problem<TestType>({45, 1, 2, 20, 28}, 73));
+  const outcome<TestType> narrow = run<TestType>(p, {core::prefill});
+  const auto wide = run<with_fp32_state<TestType>>(p, {core::prefill});
+  CHECK(same_bits(narrow.out, wide.out));
+  CHECK(same_bits(narrow.state, rounded_to<kda::bf16>(wide.state)));
+}
+
+TEMPLATE_TEST_CASE("decode computes in fp32 and rounds a bf16 state after each token", "[state]", specs::kda_bf16_key,
+                   specs::kda_bf16_value) {
+  using wide_spec = with_fp32_state<TestType>;
+  constexpr index T = 20;
+  const problem p = with_rounded_state(ordinary_problem<TestType>({T, 1, 2, 20, 28}, 74));
+  const outcome<TestType> narrow = run<TestType>(p, {core::decode});
+  problem token = p;
+  token.g.T = 1;
+  const auto slice = [](const std::vector<float>& x, index t) {
+    const index width = std::ssize(x) / T;
+    return std::vector<float>(x.begin() + t * width, x.begin() + (t + 1) * width);
+  };
+  std::vector<float> out;
+  for (index t = 0; t < T; ++t) {
+    token.q = slice(p.q, t), token.k = slice(p.k, t), token.v = slice(p.v, t);
+    token.gate = slice(p.gate, t), token.beta = slice(p.beta, t);
+    const outcome<wide_spec> o = run<wide_spec>(token, {core::decode});
+    out.insert(out.end(), o.out.begin(), o.out.end());
+    token.state = o.state;
+    token = with_rounded_state(std::move(token));
+  }
+  CHECK(same_bits(narrow.out, out));
+  CHECK(same_bits(narrow.state, rounded_to<kda::bf16>(token.state)));
+}
+
+// The bound of docs/numerics.md: outputs of prefill as with fp32 states, states 2^-8; in decode 2^-5 while every channel forgets
+// at least 1 % a token, whatever T.
+TEMPLATE_TEST_CASE("a bf16 state keeps its own bound", "[state]", specs::kda_bf16_key, specs::kda_bf16_value) {
+  for (const double g : {-2., -0.5, -0.1, -0.01})
+    for (const index T : {64, emulated() ? 128 : 2048}) {
+      const problem p = with_decay<TestType>(ordinary_problem<TestType>({T, 1, 1, 16, 24}, 75),
+                                             [=](index, index, index) { return g; });
+      const exact e = reference_of<TestType>(p);
+      const errors prefill = errors_of<TestType>(p, core::prefill, e), decode = errors_of<TestType>(p, core::decode, e);
+      CAPTURE(g, T, prefill.out, prefill.state, decode.out, decode.state);
+      CHECK(prefill.out <= ordinary_bound);
+      CHECK(prefill.state <= 0x1p-8 + ordinary_bound);
+      CHECK(decode.worst() <= 0x1p-5);
+      // closer than bf16 can be would mean that the state is not bf16
+      CHECK(prefill.state > 0x1p-11);
+      CHECK(decode.out > 0x1p-16);
+    }
+}
+
+}  // namespace
