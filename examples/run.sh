@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The examples, from nothing: installs what is missing (Debian 12), builds under build/examples with gcc, runs. One minute.
+# The examples, from nothing: installs what is missing (Debian 12), builds under build/examples with gcc, runs.
 #   examples/run.sh [OPTIONS OF glm_layer]     --quick: fewer tokens; --isa scalar|avx2|avx512
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,13 +8,13 @@ tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev nlohmann-jso
 
 build=build/examples
 mkdir -p $build
-echo "building in $build"
+echo "== building $build"
 options=(-DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=Release -DKDA_BUILD_TESTS=OFF)
-cmake -S . -B $build -G Ninja "${options[@]}" > $build/log 2>&1 && cmake --build $build >> $build/log 2>&1 ||
-  { tail -20 $build/log >&2; echo "examples/run.sh: ERROR: the build failed ($build/log)" >&2; exit 1; }
+cmake -S . -B $build -G Ninja "${options[@]}" > $build/configure.log 2>&1 || { tail -20 $build/configure.log >&2; exit 1; }
+cmake --build $build
 
-echo
+echo "== minimal"
 $build/examples/minimal
-echo
+echo "== glm_layer $*"
 $build/examples/glm_layer "$@"
 echo "examples: OK"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that two arguments share: inputs stay as they are, an output that touches anything else is refused before anything is
-// written, and what merely lies between each other's rows is accepted.
-#include "support/batches.hpp"
-#include "support/kda_catch.hpp"
+// Memory that two arguments share: inputs stay as they are, an output that touches anything else is refused before
+// anything is written, and what merely lies between each other's rows is accepted.
+#include <sys/mman.h>
 
 #include <functional>
-#include <sys/mman.h>
+
+#include "support/batches.hpp"
+#include "support/kda_catch.hpp"
 
 using namespace testing;
 
@@ -15,12 +16,10 @@ struct piece {
   unsigned char* data;
   std::size_t bytes;
 };
-template <class T>
-piece piece_of(const T* data, std::size_t n) {
+template <class T> piece piece_of(const T* data, std::size_t n) {
   return {reinterpret_cast<unsigned char*>(const_cast<T*>(data)), data == nullptr ? 0 : n * sizeof(T)};
 }
-template <class T, std::size_t Rank>
-piece piece_of(const kda::view<T, Rank>& v) {
+template <class T, std::size_t Rank> piece piece_of(const kda::view<T, Rank>& v) {
   return piece_of(v.data, elements_of(v));
 }
 piece piece_of(const kda::index_list& l) { return piece_of(l.wide, size(l.size)); }
@@ -43,7 +42,8 @@ class arena {
 
   piece reserve(std::size_t bytes) {
     next_ += apart;
-    if (2 * bytes >= apart + apart / 2 || next_ + 2 * apart > base_ + room) throw std::runtime_error("the arena is too small");
+    if (2 * bytes >= apart + apart / 2 || next_ + 2 * apart > base_ + room)
+      throw std::runtime_error("the arena is too small");
     return {next_, bytes};
   }
   piece copy(const piece& from) {
@@ -57,8 +57,7 @@ class arena {
 };
 
 void point(kda::index_list& l, unsigned char* to) { l.wide = reinterpret_cast<const std::int64_t*>(to); }
-template <class T, std::size_t Rank>
-void point(kda::view<T, Rank>& v, unsigned char* to) {
+template <class T, std::size_t Rank> void point(kda::view<T, Rank>& v, unsigned char* to) {
   v.data = reinterpret_cast<T*>(to);
 }
 
@@ -70,9 +69,10 @@ struct output {
   std::function<void(unsigned char*)> place;
 };
 
-// Every output against every input and every other output. To begin where the other begins, in its last element, or to end in
-// its first one is refused; to end where it begins, or begin where it ends, is not.
-void check_overlaps(const std::vector<piece>& inputs, const std::vector<output>& outputs, const std::function<kda::status()>& call) {
+// Every output against every input and every other output. To begin where the other begins, in its last element, or to
+// end in its first one is refused; to end where it begins, or begin where it ends, is not.
+void check_overlaps(const std::vector<piece>& inputs, const std::vector<output>& outputs,
+                    const std::function<kda::status()>& call) {
   const output& scratch = outputs.back();
   const auto try_at = [&](const output& o, const piece& other, unsigned char* where, const char* refusal) {
     const auto memory = [&] {  // all of it but what a workspace lies on
@@ -129,7 +129,8 @@ void check_call(Call call, Args args, testing::index sequences, std::size_t pool
   });
   std::vector<output> outputs;
   auto& out = output_of(args);
-  outputs.push_back({output_name<Args>(), memory.copy(piece_of(out)), sizeof(*out.data), [&](unsigned char* to) { point(out, to); }});
+  outputs.push_back(
+      {output_name<Args>(), memory.copy(piece_of(out)), sizeof(*out.data), [&](unsigned char* to) { point(out, to); }});
   if constexpr (requires { args.states; }) {
     using type = std::remove_pointer_t<decltype(args.states.data)>;
     outputs.push_back({"states.data", memory.copy(piece_of(args.states.data, pool_elements)), sizeof(type),
@@ -141,7 +142,8 @@ void check_call(Call call, Args args, testing::index sequences, std::size_t pool
   check_overlaps(inputs, outputs, [&] { return call(args, w, kda::serial); });
 }
 
-const std::vector<sequence> batch{continued(5, 1, 1), {3, 2, 2, 0, true}, fresh(1, 3, 3), continued(0, 4, 5), continued(2, 5, -1)};
+const std::vector<sequence> batch{
+    continued(5, 1, 1), {3, 2, 2, 0, true}, fresh(1, 3, 3), continued(0, 4, 5), continued(2, 5, -1)};
 
 }  // namespace
 
@@ -175,9 +177,10 @@ TEMPLATE_TEST_CASE("inputs of gate, beta, l2norm and norm stay as they are", "[a
 }
 
 TEMPLATE_TEST_CASE("an output that touches anything else is refused", "[aliasing]", decode_call<specs::kda_bounded>,
-                   prefill_call<specs::kda_bounded>, decode_call<specs::gdn_softplus>, prefill_call<specs::gdn_softplus>,
-                   decode_call<specs::kda_bf16_key>, prefill_call<specs::kda_mixed>, decode_call<specs::delta_key>,
-                   conv_call<specs::kda_bounded>, conv_call<specs::gdn_softplus>, conv_call<specs::glm>) {
+                   prefill_call<specs::kda_bounded>, decode_call<specs::gdn_softplus>,
+                   prefill_call<specs::gdn_softplus>, decode_call<specs::kda_bf16_key>, prefill_call<specs::kda_mixed>,
+                   decode_call<specs::delta_key>, conv_call<specs::kda_bounded>, conv_call<specs::gdn_softplus>,
+                   conv_call<specs::glm>) {
   TestType x(batch, TestType::pool_of(6, 1));
   check_call(TestType::function(), x.args(), std::ssize(batch), x.states.reach());
 }

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Register blocking is speed and nothing else: kernels whose every loop is forced to one row and one vector give the same bits.
+// Register blocking is speed and nothing else: kernels whose every loop is forced to one row and one vector give the
+// same bits.
 #include "support/delta_rule.hpp"
 #include "support/kda_catch.hpp"
 
+namespace testing {
 namespace {
 
-using namespace testing;
-using testing::index;  // <strings.h> has a function of that name
-
-template <class Spec>
-void compare(const geometry& g) {
+template <class Spec> void compare(const geometry& g) {
   using dims = typename kda::detail::traits<Spec>::dims;
   const geometry size{g.T, g.H, g.HV, dims::key != 0 ? dims::key : g.K, dims::value != 0 ? dims::value : g.V};
   const problem p = ordinary_problem<Spec>(size, 80);
@@ -28,15 +26,16 @@ TEMPLATE_TEST_CASE("register blocking does not change a bit, whatever the number
   for (index T = 1; T <= 17; T += emulated() ? 5 : 1) compare<TestType>({T, 1, 1, 24, 40});
   for (index K = 1; K <= 40; K += emulated() ? 7 : 1) compare<TestType>({17, 1, 1, K, 33});
   for (index V = 1; V <= 100; V += emulated() ? 13 : 3) compare<TestType>({17, 1, 1, 19, V});
-  compare<TestType>({33, 1, 1, 128, 128});
-  compare<TestType>({20, 1, 1, 256, 300});
+  if (!emulated()) compare<TestType>({33, 1, 1, 128, 128});
+  compare<TestType>({emulated() ? 2 : 20, 1, 1, 256, 300});
 }
 
 TEMPLATE_TEST_CASE("register blocking does not change a bit of any other spec", "[blocking]", specs::kda_norm_key,
-                   specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::kda_tiled, specs::gdn_tiled,
-                   specs::kda_fixed_dims, specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::gdn_bounded,
-                   specs::glm, specs::qwen) {
+                   specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::kda_tiled,
+                   specs::gdn_tiled, specs::kda_fixed_dims, specs::kda_bounded, specs::kda_softplus,
+                   specs::gdn_softplus, specs::gdn_bounded, specs::glm, specs::qwen) {
   for (const index T : {1, 7, 16, 37}) compare<TestType>({T, 1, 2, 21, 45});
 }
 
 }  // namespace
+}  // namespace testing

@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kind of decay from none to total, in prefill and decode: the regimes of support/regimes.hpp within their bounds.
+// Every kind of decay from none to total, in prefill and decode: the regimes of support/regimes.hpp within their
+// bounds.
 #include "support/kda_catch.hpp"
 #include "support/regimes.hpp"
 
-using namespace testing;
+namespace testing {
+namespace {
 
 #define KDA_DECAY_SPECS specs::kda_norm_key, specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value
 
-namespace {
-
 // Within the bound; and above nothing, which would mean that nothing was compared.
-template <class Spec>
-void hold(const regime& r) {
-  for (const core c : {core::decode, core::prefill}) {
-    const errors e = worst_of<Spec>(r, c);
-    CAPTURE(r.name, c == core::prefill, e.out, e.state);
+template <class Spec> void hold(const regime& r) {
+  const worst_errors worst = worst_of<Spec>(r);
+  CAPTURE(r.name, worst.decode.out, worst.decode.state, worst.prefill.out, worst.prefill.state);
+  for (const errors& e : {worst.decode, worst.prefill}) {
     CHECK(e.worst() <= r.bound);
     CHECK(e.worst() > 1e-9);
   }
 }
-
-}  // namespace
 
 TEMPLATE_TEST_CASE("strong decay neither overflows nor loses accuracy", "[decay]", KDA_DECAY_SPECS) {
   hold<TestType>(strong_decay<TestType>());
@@ -36,7 +33,8 @@ TEMPLATE_TEST_CASE("middling decay is as accurate as any other", "[decay]", KDA_
   hold<TestType>(r);
 }
 
-TEMPLATE_TEST_CASE("without decay nothing is forgotten", "[decay]", KDA_DECAY_SPECS, specs::delta_key, specs::delta_value) {
+TEMPLATE_TEST_CASE("without decay nothing is forgotten", "[decay]", KDA_DECAY_SPECS, specs::delta_key,
+                   specs::delta_value) {
   hold<TestType>(no_decay<TestType>());
 }
 
@@ -50,7 +48,8 @@ TEMPLATE_TEST_CASE("slow decay does not drift over 4096 tokens", "[decay]", KDA_
   hold<TestType>(slow_decay<TestType>());
 }
 
-TEMPLATE_TEST_CASE("a decay below the state's last place costs at most half of it a token", "[decay]", KDA_DECAY_SPECS) {
+TEMPLATE_TEST_CASE("a decay below the state's last place costs at most half of it a token", "[decay]",
+                   KDA_DECAY_SPECS) {
   hold<TestType>(vanishing_decay<TestType>());
 }
 
@@ -58,13 +57,13 @@ TEMPLATE_TEST_CASE("a large state that is forgotten leaves no rounding behind", 
   hold<TestType>(forgotten_state<TestType>());
 }
 
-TEMPLATE_TEST_CASE("after a token with alpha = 0 nothing depends on the state before it, not even in its last bit", "[decay]",
-                   KDA_DECAY_SPECS) {
+TEMPLATE_TEST_CASE("after a token with alpha = 0 nothing depends on the state before it, not even in its last bit",
+                   "[decay]", KDA_DECAY_SPECS) {
   constexpr index token = 5, T = 21;
   for (const core c : {core::decode, core::prefill}) {
-    const problem p = with_decay<TestType>(ordinary_problem<TestType>({T, 1, 2, 16, 24}, 14), [](index t, index, index d) {
-      return t == token ? minus_infinity : -0.1 * static_cast<double>(d);
-    });
+    const problem p = with_decay<TestType>(
+        ordinary_problem<TestType>({T, 1, 2, 16, 24}, 14),
+        [](index t, index, index d) { return t == token ? minus_infinity : -0.1 * static_cast<double>(d); });
     problem q = p;
     for (float& s : q.state) s = -3 * s;
     outcome<TestType> a = run<TestType>(p, {c}), b = run<TestType>(q, {c});
@@ -78,7 +77,8 @@ TEMPLATE_TEST_CASE("after a token with alpha = 0 nothing depends on the state be
   }
 }
 
-// The regimes must be able to show what they are there for: the double recurrence with the mistake in it is far outside.
+// The regimes must be able to show what they are there for: the double recurrence with the mistake in it is far
+// outside.
 TEST_CASE("a decay rounded to bf16 would be seen in the slow regime, one step too many at a chunk's edge", "[decay]") {
   using spec = specs::kda_norm_key;
   const auto distance = [](const problem& p, const problem& q) {
@@ -102,3 +102,6 @@ TEST_CASE("a decay rounded to bf16 would be seen in the slow regime, one step to
   for (std::size_t i = 1; i < edges.problems.size(); ++i)
     CHECK(distance(edges.problems[i - 1], edges.problems[i]) > 1000 * edges.bound);
 }
+
+}  // namespace
+}  // namespace testing

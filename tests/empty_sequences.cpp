@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences without tokens, anywhere in a batch: their state is what it was before, or zeros if they are fresh, and the others
-// do not notice.
+// Sequences without tokens, anywhere in a batch: their state is what it was before, or zeros if they are fresh, and the
+// others do not notice.
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
 
@@ -9,12 +9,11 @@ using namespace testing;
 namespace {
 
 // States that an arithmetic copy would change: denormals, negative zero, the largest and infinite numbers, NaN.
-template <class T>
-void put_odd_numbers(slot_pool<T>& states, std::int64_t n) {
+template <class T> void put_odd_numbers(slot_pool<T>& states, std::int64_t n) {
   std::vector<T> x = states.slot(n);
   for (std::size_t i = 0; i < x.size(); ++i) {
-    constexpr float odd[] = {1e-40f, -1e-40f, -0.f, 3e38f, std::numeric_limits<float>::infinity(),
-                             std::numeric_limits<float>::quiet_NaN()};
+    constexpr float odd[] = {
+        1e-40f, -1e-40f, -0.f, 3e38f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()};
     if (i % 7 < 6) x[i] = kda::round_to<T>(odd[i % 7]);
   }
   states.set_slot(n, x);
@@ -26,7 +25,8 @@ TEMPLATE_TEST_CASE("an empty sequence keeps its state, and the others keep their
   auto before = TestType::pool_of(8, 1);
   for (const std::int64_t n : {3, 4}) put_odd_numbers(before, n);
   const sequence some = continued(18, 11, 0), one = continued(1, 12, 1), fresh_one = fresh(5, 13, 2);
-  const sequence in_place = continued(0, 14, 3), moved = {0, 15, 4, 5, true}, new_one = fresh(0, 16, 6), padding = continued(0, 17, -1);
+  const sequence in_place = continued(0, 14, 3), moved = {0, 15, 4, 5, true}, new_one = fresh(0, 16, 6),
+                 padding = continued(0, 17, -1);
   const std::vector<std::vector<sequence>> batches{
       {in_place, some},                                                    // first
       {some, moved, one},                                                  // middle
@@ -61,7 +61,9 @@ TEMPLATE_TEST_CASE("an empty sequence keeps its state, and the others keep their
 
 TEMPLATE_TEST_CASE("a batch without sequences or without tokens needs no tensors", "[empty]", KDA_TEST_CALLS) {
   const auto before = TestType::pool_of(3, 2);
-  const auto run = [](TestType& x, const auto& args) { return TestType::function()(args, scratch(x.sequences()), kda::serial); };
+  const auto run = [](TestType& x, const auto& args) {
+    return TestType::function()(args, scratch(x.sequences()), kda::serial);
+  };
 
   TestType none({}, before);
   CHECK(none.try_run());

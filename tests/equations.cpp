@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equations themselves: values worked out by hand, what the forms become in each other's special cases, and the parts of
-// a call against the kernels of the parts.
+// The equations themselves: values worked out by hand, what the forms become in each other's special cases, and the
+// parts of a call against the kernels of the parts.
 #include "support/kda_catch.hpp"
 #include "support/regimes.hpp"
 
+namespace testing {
 namespace {
 
-using namespace testing;
-using testing::index;  // <strings.h> has a function of that name
-
-// ---- by hand ------------------------------------------------------------------------------------------------------------------
+// ---- by hand
+// ------------------------------------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("two tokens with K = V = 1 give the values worked out by hand", "[equations]", specs::kda_given_key,
                    specs::kda_given_value, specs::gdn_given_key, specs::gdn_given_value) {
@@ -70,10 +69,10 @@ TEST_CASE("the scale is K^-1/2 unless given, and multiplies outputs alone", "[eq
   }
 }
 
-// ---- forms that become each other -----------------------------------------------------------------------------------------------
+// ---- forms that become each other
+// -----------------------------------------------------------------------------------------------
 
-template <class PerChannel, class PerHead>
-void hold_constant_decay() {
+template <class PerChannel, class PerHead> void hold_constant_decay() {
   const problem per_head = ordinary_problem<PerHead>({67, 1, 2, 24, 40}, 101);
   problem per_channel = per_head;
   per_channel.gate.clear();
@@ -91,8 +90,7 @@ TEST_CASE("KDA with one decay for all channels is GDN", "[equations]") {
   hold_constant_decay<specs::kda_given_key, specs::gdn_given_key>();
 }
 
-template <class PerHead, class None>
-void hold_no_decay() {
+template <class PerHead, class None> void hold_no_decay() {
   for (const float zero : {0.f, -0.f}) {
     problem p = ordinary_problem<PerHead>({53, 1, 2, 24, 40}, 102);
     std::fill(p.gate.begin(), p.gate.end(), zero);
@@ -124,11 +122,12 @@ TEMPLATE_TEST_CASE("with beta = 0 the state only decays, and v does not matter",
   }
 }
 
-// ---- parts ----------------------------------------------------------------------------------------------------------------------
+// ---- parts
+// ----------------------------------------------------------------------------------------------------------------------
 
-// Log decay and beta from the kernels of their own, handed to a spec that takes them as given: the bits of the fused call.
-template <class Fused, class Given>
-void hold_parts() {
+// Log decay and beta from the kernels of their own, handed to a spec that takes them as given: the bits of the fused
+// call.
+template <class Fused, class Given> void hold_parts() {
   const problem p = ordinary_problem<Fused>({35, 1, 3, 21, 12}, 104);
   const packed_tensors<Fused> t(p);
   const kda::table<Fused>& kernels = kernels_of<Fused>();
@@ -143,8 +142,9 @@ void hold_parts() {
     gate.g = kda::packed(parts.gate.data(), p.g.T, p.g.HV);
   }
   REQUIRE(kernels.gate(gate, w, kda::serial));
-  REQUIRE(kernels.beta({.b = kda::packed(t.beta.data(), p.g.T, p.g.HV), .beta = kda::packed(parts.beta.data(), p.g.T, p.g.HV)},
-                       w, kda::serial));
+  REQUIRE(kernels.beta(
+      {.b = kda::packed(t.beta.data(), p.g.T, p.g.HV), .beta = kda::packed(parts.beta.data(), p.g.T, p.g.HV)}, w,
+      kda::serial));
   parts.a_log.clear();
   parts.dt_bias.clear();
   for (const core c : {core::decode, core::prefill}) {
@@ -163,8 +163,7 @@ TEST_CASE("gate law and beta within a call have the bits of their own kernels", 
   hold_parts<specs::gdn_bounded, specs::gdn_norm_value>();
 }
 
-template <class Normalized, class Given>
-void hold_norm() {
+template <class Normalized, class Given> void hold_norm() {
   problem p = ordinary_problem<Normalized>({35, 2, 2, 64, 12}, 105);
   problem parts = p;
   const geometry& g = p.g;
@@ -194,7 +193,8 @@ TEST_CASE("q and k normalised beforehand give the bits of q and k normalised in 
   hold_norm<specs::gdn_norm_key, specs::gdn_given_key>();
 }
 
-// ---- l2 norm of q and k ---------------------------------------------------------------------------------------------------------
+// ---- l2 norm of q and k
+// ---------------------------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("q and k of any size are normalised with eps = 1e-6 on the sum", "[equations]", specs::kda_norm_key,
                    specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::kda_mixed) {
@@ -229,3 +229,4 @@ TEMPLATE_TEST_CASE("a key of zeros only lets the state decay, a query of zeros r
 }
 
 }  // namespace
+}  // namespace testing

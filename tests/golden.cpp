@@ -56,7 +56,7 @@ std::vector<std::filesystem::path> golden_files() {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (entry.path().extension() == ".json") files.push_back(entry.path());
-  if (files.empty()) throw fault("no *.json in " + folder.string());
+  if (files.empty()) throw fault(std::string("no *.json in ") + folder.string());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -67,13 +67,14 @@ bool passes(const std::filesystem::path& path, const engines& run_on) {
   bool passed = true;
   try {
     golden_file f(path);
-    if (f.name != name) name += " " + json(f.name).dump();
+    if (f.name != name) name += std::string(" ") + json(f.name).dump();
     const auto operation = operations.find(f.op);
-    if (operation == operations.end()) throw fault("op is " + json(f.op).dump() + ", which is none of the format's");
+    if (operation == operations.end())
+      throw fault(std::string("op is ") + json(f.op).dump() + ", which is none of the format's");
     op = f.op;
     for (const judged_output& o : operation->second(f, run_on)) {
       passed = passed && o.passes();
-      verdicts += "  " + o.verdict();
+      verdicts += std::string("  ") + o.verdict();
     }
   } catch (const std::exception& e) {
     passed = false;

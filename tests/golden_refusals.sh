@@ -121,6 +121,7 @@ wrong infinite-for-finite 'g inf (' gate 's/"-inf"/-2/'
 wrong refused-by-kernel 'v has a shape' delta_rule 's/"\([qk]\)": {"shape": \[1,1,1\], "data": \[1\]/"\1": {"shape": [1,2,1], "data": [1,1]/g'
 wrong refused-width 'weight has a shape' conv \
   's/"width": 2/"width": 5/; s/\[1,2\], "data": \[10,1\]/[1,5], "data": [0,0,0,10,1]/; s/\(state_[a-z]*": {"shape": \)\[1,1\], "data": \[[23]\]/\1[4,1], "data": [0,0,0,0]/g'
+echo 'no case' > README.md
 ln -s nowhere dangling.json
 mkdir folder.json
 expected[dangling]='cannot be opened' expected[folder]='cannot be read'

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels read and write nothing but what they are given: every array of every kernel ends at an inaccessible page, at every
-// misalignment, among NaN; and a NaN stays in its own sequence and head.
+// Kernels read and write nothing but what they are given: every array of every kernel ends at an inaccessible page, at
+// every misalignment, among NaN; and a NaN stays in its own sequence and head.
 #include "support/batches.hpp"
 #include "support/guarded.hpp"
 #include "support/kda_catch.hpp"
@@ -14,26 +14,24 @@ class guards {
  public:
   explicit guards(std::size_t misaligned) : misaligned_(misaligned) {}
 
-  template <class T>
-  T* move(const T* from, std::size_t n) {
+  template <class T> T* move(const T* from, std::size_t n) {
     const auto g = std::make_shared<guarded<T>>(n, misaligned_ - misaligned_ % sizeof(T));
     if (n != 0) std::memcpy(static_cast<void*>(g->data()), from, n * sizeof(T));
     owners_.push_back(g);
     remember(g->data(), n * sizeof(T));
     return g->data();
   }
-  template <class T, std::size_t Rank>
-  void move(kda::view<T, Rank>& v) {
+  template <class T, std::size_t Rank> void move(kda::view<T, Rank>& v) {
     if (v.data != nullptr) v.data = move<std::remove_const_t<T>>(v.data, elements_of(v));
   }
   void move(kda::index_list& l) { l.wide = move(l.wide, size(l.size)); }
-  template <class Args>
-  void move_all(Args& args) {
+  template <class Args> void move_all(Args& args) {
     for_each_input(args, [&](auto& input) { move(input); });
     move(output_of(args));
   }
 
-  // The same memory for every call, since the system takes its time to hand out pages. Any byte will do for a workspace.
+  // The same memory for every call, since the system takes its time to hand out pages. Any byte will do for a
+  // workspace.
   kda::workspace workspace(testing::index sequences) {
     static const guarded<unsigned char> memory(size(kda::workspace_bytes({.sequences = 16})) + 64);
     const auto bytes = size(kda::workspace_bytes({.sequences = sequences}));
@@ -43,7 +41,8 @@ class guards {
     return {data, static_cast<testing::index>(bytes)};
   }
 
-  // Whether the bytes before each array, from the start of its page, and those up to the inaccessible page are as they were.
+  // Whether the bytes before each array, from the start of its page, and those up to the inaccessible page are as they
+  // were.
   [[nodiscard]] bool surroundings_untouched() const {
     const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto untouched = [](const unsigned char* first, std::uintptr_t n) {
@@ -69,22 +68,19 @@ class guards {
   std::vector<array> arrays_;
 };
 
-template <class F>
-void for_each_misalignment(const F& f) {
+template <class F> void for_each_misalignment(const F& f) {
   for (std::size_t m = 0; m < 64; m += emulated() ? 10u : 2u) {
     CAPTURE(m);
     f(m);
   }
 }
 
-template <class T>
-bool same_as(const T* data, const std::vector<T>& want) {
+template <class T> bool same_as(const T* data, const std::vector<T>& want) {
   return std::memcmp(data, want.data(), want.size() * sizeof(T)) == 0;
 }
 
 // One call with sequences, from memory without guards and from guarded memory.
-template <class Call>
-void check_call(const typename Call::shape& shape) {
+template <class Call> void check_call(const typename Call::shape& shape) {
   const std::vector<sequence> batch{continued(18, 1, 2), fresh(1, 2, 0), continued(0, 3, 1), continued(2, 4, -1)};
   const auto before = Call::pool_of(3, 1, shape);
   Call plain(batch, before, shape), x(batch, before, shape);
@@ -105,11 +101,13 @@ void check_call(const typename Call::shape& shape) {
 }  // namespace
 
 TEMPLATE_TEST_CASE("the delta rule stays within its arrays", "[guard_pages]", decode_call<specs::kda_given_key>,
-                   prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>, prefill_call<specs::kda_bounded>,
-                   decode_call<specs::gdn_softplus>, prefill_call<specs::gdn_softplus>, decode_call<specs::delta_value>,
-                   prefill_call<specs::delta_value>, decode_call<specs::kda_bf16_key>, prefill_call<specs::kda_bf16_key>,
-                   decode_call<specs::kda_bf16_value>, prefill_call<specs::kda_bf16_value>, decode_call<specs::kda_mixed>,
-                   prefill_call<specs::kda_mixed>, decode_call<specs::qwen>, prefill_call<specs::qwen>) {
+                   prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>,
+                   prefill_call<specs::kda_bounded>, decode_call<specs::gdn_softplus>,
+                   prefill_call<specs::gdn_softplus>, decode_call<specs::delta_value>, prefill_call<specs::delta_value>,
+                   decode_call<specs::kda_bf16_key>, prefill_call<specs::kda_bf16_key>,
+                   decode_call<specs::kda_bf16_value>, prefill_call<specs::kda_bf16_value>,
+                   decode_call<specs::kda_mixed>, prefill_call<specs::kda_mixed>, decode_call<specs::qwen>,
+                   prefill_call<specs::qwen>) {
   check_call<TestType>({.T = 0, .H = 1, .HV = 2, .K = 1, .V = 1});
   check_call<TestType>({.T = 0, .H = 1, .HV = 1, .K = 5, .V = 3});
   check_call<TestType>({.T = 0, .H = 1, .HV = 2, .K = 16, .V = 17});
@@ -150,9 +148,10 @@ TEMPLATE_TEST_CASE("gate, beta, l2norm and norm stay within their arrays", "[gua
 }
 
 TEMPLATE_TEST_CASE("a NaN stays in its own sequence and head", "[guard_pages]", decode_call<specs::kda_given_key>,
-                   prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>, prefill_call<specs::kda_bounded>,
-                   decode_call<specs::gdn_softplus>, prefill_call<specs::gdn_softplus>, decode_call<specs::kda_mixed>,
-                   prefill_call<specs::kda_mixed>, decode_call<specs::qwen>, prefill_call<specs::qwen>) {
+                   prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>,
+                   prefill_call<specs::kda_bounded>, decode_call<specs::gdn_softplus>,
+                   prefill_call<specs::gdn_softplus>, decode_call<specs::kda_mixed>, prefill_call<specs::kda_mixed>,
+                   decode_call<specs::qwen>, prefill_call<specs::qwen>) {
   for (const testing::index dim : {33, 40, 100}) {
     CAPTURE(dim);
     const geometry g{.T = 0, .H = 2, .HV = 2, .K = dim, .V = dim};

@@ -3,14 +3,13 @@
 #include "support/delta_rule.hpp"
 #include "support/kda_catch.hpp"
 
+namespace testing {
 namespace {
-
-using namespace testing;
-using testing::index;  // <strings.h> has a function of that name
 
 /// x [T, heads, width] with head `from(h)` of it as head h of the result, h < count.
 template <class From>
-std::vector<float> pick_heads(const std::vector<float>& x, index tokens, index heads, index width, index count, From from) {
+std::vector<float> pick_heads(const std::vector<float>& x, index tokens, index heads, index width, index count,
+                              From from) {
   std::vector<float> y;
   for (index t = 0; t < tokens; ++t)
     for (index h = 0; h < count; ++h) {
@@ -20,7 +19,8 @@ std::vector<float> pick_heads(const std::vector<float>& x, index tokens, index h
   return y;
 }
 
-/// The problem with value head `from(h)` as its value head h, h < count, and q/k head `key(h)` as q/k head h, h < key_count.
+/// The problem with value head `from(h)` as its value head h, h < count, and q/k head `key(h)` as q/k head h, h <
+/// key_count.
 template <class Spec, class From, class Key>
 problem pick(const problem& p, index count, From from, index key_count, Key key) {
   const geometry& g = p.g;
@@ -38,9 +38,9 @@ problem pick(const problem& p, index count, From from, index key_count, Key key)
   return r;
 }
 
-template <class Spec>
-index key_head_of(index hv, const geometry& g) {
-  return std::is_same_v<typename kda::detail::traits<Spec>::head_map, kda::head_map::tiled> ? hv % g.H : hv / (g.HV / g.H);
+template <class Spec> index key_head_of(index hv, const geometry& g) {
+  return std::is_same_v<typename kda::detail::traits<Spec>::head_map, kda::head_map::tiled> ? hv % g.H
+                                                                                            : hv / (g.HV / g.H);
 }
 
 const geometry shapes[] = {{19, 2, 6, 12, 20}, {19, 1, 8, 12, 20}, {5, 16, 48, 8, 8}, {19, 3, 3, 12, 20}};
@@ -71,8 +71,7 @@ TEMPLATE_TEST_CASE("shared q/k heads give the bits of q/k heads repeated by the 
 }
 
 // hv = r H + h, tiled, is the same pair of heads as hv = h R + r, interleaved.
-template <class Interleaved, class Tiled>
-void hold_permutation() {
+template <class Interleaved, class Tiled> void hold_permutation() {
   for (const geometry& g : shapes) {
     const problem p = ordinary_problem<Interleaved>(g, 62);
     const index R = g.HV / g.H;
@@ -103,8 +102,7 @@ TEMPLATE_TEST_CASE("a head among many has the bits it has alone", "[heads]", KDA
       const outcome<TestType> all = run<TestType>(p, {c});
       for (index hv = 0; hv < g.HV; ++hv) {
         const auto this_head = [&](index) { return hv; };
-        const problem alone =
-            pick<TestType>(p, 1, this_head, 1, [&](index) { return key_head_of<TestType>(hv, g); });
+        const problem alone = pick<TestType>(p, 1, this_head, 1, [&](index) { return key_head_of<TestType>(hv, g); });
         const outcome<TestType> one = run<TestType>(alone, {c});
         CAPTURE(hv, c == core::prefill);
         CHECK(same_bits(one.out, pick_heads(all.out, g.T, g.HV, g.V, 1, this_head)));
@@ -114,8 +112,8 @@ TEMPLATE_TEST_CASE("a head among many has the bits it has alone", "[heads]", KDA
   }
 }
 
-TEMPLATE_TEST_CASE("a NaN stays in its own head", "[heads]", specs::kda_norm_key, specs::kda_bounded, specs::kda_softplus,
-                   specs::gdn_norm_value, specs::gdn_softplus, specs::gdn_bounded) {
+TEMPLATE_TEST_CASE("a NaN stays in its own head", "[heads]", specs::kda_norm_key, specs::kda_bounded,
+                   specs::kda_softplus, specs::gdn_norm_value, specs::gdn_softplus, specs::gdn_bounded) {
   const geometry g{19, 3, 6, 12, 20};
   const problem clean = ordinary_problem<TestType>(g, 64);
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
@@ -150,3 +148,4 @@ TEMPLATE_TEST_CASE("a NaN stays in its own head", "[heads]", specs::kda_norm_key
 }
 
 }  // namespace
+}  // namespace testing

@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that repeat, and beta up to 2: the in-chunk triangle is then full, what a token learns undoes what others learnt, and
-// I - beta k k^T has an eigenvalue down to -1.
+// Keys that repeat, and beta up to 2: the in-chunk triangle is then full, what a token learns undoes what others
+// learnt, and I - beta k k^T has an eigenvalue down to -1.
 #include "support/kda_catch.hpp"
 #include "support/regimes.hpp"
 
+namespace testing {
 namespace {
 
-using namespace testing;
-using testing::index;  // <strings.h> has a function of that name
-
-#define KDA_CORRELATION_SPECS                                                                                        \
-  specs::kda_norm_key, specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::kda_given_key,      \
+#define KDA_CORRELATION_SPECS                                                                                   \
+  specs::kda_norm_key, specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::kda_given_key, \
       specs::kda_given_value, specs::gdn_given_key, specs::gdn_given_value
 
-template <class Spec>
-void hold(const regime& r) {
-  for (const core c : {core::decode, core::prefill}) {
-    const errors e = worst_of<Spec>(r, c);
-    CAPTURE(r.name, c == core::prefill, e.out, e.state);
+template <class Spec> void hold(const regime& r) {
+  const worst_errors worst = worst_of<Spec>(r);
+  CAPTURE(r.name, worst.decode.out, worst.decode.state, worst.prefill.out, worst.prefill.state);
+  for (const errors& e : {worst.decode, worst.prefill}) {
     CHECK(e.worst() <= r.bound);
     CHECK(e.worst() > 1e-9);
   }
@@ -44,13 +41,13 @@ TEMPLATE_TEST_CASE("one key again and again, or nearly the same, is right", "[ke
 
 TEMPLATE_TEST_CASE("one key again and again with beta = 2 errs no faster than its condition number", "[keys]",
                    KDA_CORRELATION_SPECS) {
-  hold<TestType>(reflecting_keys<TestType>(emulated() ? 128 : 512));
+  hold<TestType>(reflecting_keys<TestType>(sized(512, 96)));
 }
 
 TEMPLATE_TEST_CASE("one unit key that is exact in fp32 is right with beta = 2 as well", "[keys]", specs::kda_given_key,
                    specs::kda_given_value, specs::gdn_given_key, specs::gdn_given_value) {
   for (const double beta : {0.9, 1., 1.9, 2.})
-    for (const index T : {16, 64, emulated() ? 128 : 512}) {
+    for (const index T : {index{16}, index{64}, sized(512, 96)}) {
       problem p = ordinary_problem<TestType>({T, 1, 1, 64, 24}, 50);
       p = with_decay<TestType>(std::move(p), [](index, index, index) { return 0.; });
       p = with_beta(std::move(p), [=](index, index) { return beta; });
@@ -72,8 +69,8 @@ TEMPLATE_TEST_CASE("without decay and with nothing to learn, no beta in [0, 2] m
                    KDA_CORRELATION_SPECS) {
   for (const bool one : {false, true}) {  // one key for all tokens, or one for each
     random_numbers random(51);
-    problem p = one ? one_key<TestType>(emulated() ? 200 : 1000, 2, 0)
-                    : ordinary_problem<TestType>({emulated() ? 200 : 1000, 1, 1, 32, 24}, 52);
+    problem p = one ? one_key<TestType>(sized(1000, 100), 2, 0)
+                    : ordinary_problem<TestType>({sized(1000, 100), 1, 1, 32, 24}, 52);
     p = with_decay<TestType>(std::move(p), [](index, index, index) { return 0.; });
     p = with_beta(std::move(p), [&](index, index) { return one ? 2. : 2 * random.uniform(); });
     std::fill(p.v.begin(), p.v.end(), 0.f);
@@ -103,7 +100,8 @@ TEMPLATE_TEST_CASE("with beta up to 1 and one key, what it recalls stays within 
   }
 }
 
-TEMPLATE_TEST_CASE("chunks of correlated keys agree with the recurrence of the same kernels", "[keys]", KDA_CORRELATION_SPECS) {
+TEMPLATE_TEST_CASE("chunks of correlated keys agree with the recurrence of the same kernels", "[keys]",
+                   KDA_CORRELATION_SPECS) {
   for (const double noise : {0., 1e-3, 0.3}) {
     const problem p = one_key<TestType>(100, 1.5, noise);
     const outcome<TestType> decoded = run<TestType>(p, {core::decode});
@@ -114,3 +112,4 @@ TEMPLATE_TEST_CASE("chunks of correlated keys agree with the recurrence of the s
 }
 
 }  // namespace
+}  // namespace testing

@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same numbers from every layout of the state and every ISA. K and V differ throughout: equal ones hide a transposed state.
+// The same numbers from every layout of the state and every ISA. K and V differ throughout: equal ones hide a
+// transposed state.
 #include "support/delta_rule.hpp"
 #include "support/kda_catch.hpp"
 
+namespace testing {
 namespace {
 
-using namespace testing;
-using testing::index;  // <strings.h> has a function of that name
-
-template <class Spec>
-exact as_exact(const outcome<Spec>& o) {
-  return {widened(o.out), widened(o.state)};
-}
-template <class Spec>
-double distance(const outcome<Spec>& o, const exact& e) {
+template <class Spec> exact as_exact(const outcome<Spec>& o) { return {widened(o.out), widened(o.state)}; }
+template <class Spec> double distance(const outcome<Spec>& o, const exact& e) {
   return std::max(relative_error(o.out, e.out), relative_error(o.state, e.state));
 }
 
 // What two layouts or ISAs may differ by: each is within the bound of the exact value.
 constexpr double apart = 2 * ordinary_bound;
 
-template <class KeyMajor, class ValueMajor>
-void hold_layouts() {
+template <class KeyMajor, class ValueMajor> void hold_layouts() {
   for (const bool fresh : {true, false})  // fresh: only the store can be wrong; else the load too
     for (const geometry& g : {geometry{42, 1, 2, 64, 128}, geometry{42, 1, 2, 128, 64}, geometry{42, 2, 2, 5, 19}}) {
       if (emulated() && g.K + g.V > 100 && fresh) continue;
@@ -69,8 +63,8 @@ TEST_CASE("a state lies in memory as its layout says", "[layouts]") {
 }
 
 TEMPLATE_TEST_CASE("all ISAs that this CPU has agree", "[layouts]", specs::kda_norm_key, specs::kda_norm_value,
-                   specs::gdn_norm_key, specs::gdn_norm_value, specs::delta_key, specs::kda_bounded, specs::kda_softplus,
-                   specs::gdn_softplus, specs::gdn_bounded, specs::kda_mixed) {
+                   specs::gdn_norm_key, specs::gdn_norm_value, specs::delta_key, specs::kda_bounded,
+                   specs::kda_softplus, specs::gdn_softplus, specs::gdn_bounded, specs::kda_mixed) {
   const problem p = ordinary_problem<TestType>({41, 1, 2, 40, 24}, 92);
   for (const core c : {core::decode, core::prefill}) {
     const outcome<TestType> mine = run<TestType>(p, {c});
@@ -86,3 +80,4 @@ TEMPLATE_TEST_CASE("all ISAs that this CPU has agree", "[layouts]", specs::kda_n
 }
 
 }  // namespace
+}  // namespace testing

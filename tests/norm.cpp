@@ -68,7 +68,7 @@ template <class Spec> index wrong_elements(const rows<Spec>& c) {
   if constexpr (!is_bf16<Spec> || !weight_after_cast<Spec>) {
     return disagreements(got, exact_norm(c), bound);
   } else {
-    const std::vector<double> ones(c.weight.size(), 1), open(c.x.size(), infinity);
+    const std::vector<double> ones(c.weight.size(), 1), open(c.x.size(), 100);
     const std::vector<double> normalized =
         kda::reference::rms_norm_gated(widened(c.x), open, ones, c.T * c.HV, c.V, static_cast<double>(c.eps),
                                        kda::reference::activation_kind::sigmoid);

@@ -8,7 +8,7 @@
 set -euo pipefail
 mode=${1:-}
 case $mode in "" | --quick | --golden) ;; *) echo "usage: tests/run.sh [--quick | --golden]" >&2; exit 2 ;; esac
-[ -z "${KDA_GOLDEN_DIR:-}" ] || export KDA_GOLDEN_DIR=$(realpath "$KDA_GOLDEN_DIR")
+[ -z "${KDA_GOLDEN_DIR:-}" ] || export KDA_GOLDEN_DIR=$(realpath -m "$KDA_GOLDEN_DIR")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev catch2 nlohmann-json3-dev

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots: who reads and writes which state. Whatever the batch, a sequence gives the bits that it gives alone, and slots that no
-// sequence stores keep theirs.
+// Slots: who reads and writes which state. Whatever the batch, a sequence gives the bits that it gives alone, and slots
+// that no sequence stores keep theirs.
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
 
@@ -23,7 +23,8 @@ void check_against_alone(const Call& x, const std::vector<sequence>& batch, cons
 
 TEMPLATE_TEST_CASE("a fresh sequence ignores what the pool holds, bit for bit", "[slots]", KDA_TEST_CALLS) {
   const std::int64_t past_pool = 1 << 20;
-  const std::vector<sequence> batch{{1, 11, 3, 3, false}, {5, 12, -1, 0, false}, {0, 13, 3, 5, false}, {17, 14, past_pool, 1, false}};
+  const std::vector<sequence> batch{
+      {1, 11, 3, 3, false}, {5, 12, -1, 0, false}, {0, 13, 3, 5, false}, {17, 14, past_pool, 1, false}};
   auto before = TestType::pool_of(6, 1);
   fill_bytes(before.cells, nan_bytes);
   TestType x(batch, before);
@@ -43,7 +44,8 @@ TEMPLATE_TEST_CASE("a fresh sequence ignores what the pool holds, bit for bit", 
 
 TEMPLATE_TEST_CASE("the load slot stays as it is when another is stored", "[slots]", KDA_TEST_CALLS) {
   // Slot 4 is a shared prefix: three sequences go on from it, each into its own slot.
-  const std::vector<sequence> batch{{3, 21, 4, 0, true}, {1, 22, 4, 6, true}, {18, 23, 4, 2, true}, {2, 24, 1, 5, true}};
+  const std::vector<sequence> batch{
+      {3, 21, 4, 0, true}, {1, 22, 4, 6, true}, {18, 23, 4, 2, true}, {2, 24, 1, 5, true}};
   const auto before = TestType::pool_of(7, 2);
   TestType x(batch, before);
   x.run();
@@ -111,7 +113,8 @@ TEMPLATE_TEST_CASE("the flag, not the length, tells a prompt of one token from a
 }
 
 TEMPLATE_TEST_CASE("every order of a mixed batch gives what each sequence gives alone", "[slots]", KDA_TEST_CALLS) {
-  const std::vector<sequence> all{continued(emulated() ? 19 : 70, 51, 0), continued(1, 52, 3), fresh(3, 53, 1), continued(1, 54, 2)};
+  const std::vector<sequence> all{continued(emulated() ? 19 : 70, 51, 0), continued(1, 52, 3), fresh(3, 53, 1),
+                                  continued(1, 54, 2)};
   const auto before = TestType::pool_of(5, 5);
   std::vector<TestType> solo;
   for (const sequence& s : all) solo.push_back(alone<TestType>(s, before));
@@ -136,7 +139,8 @@ TEMPLATE_TEST_CASE("every order of a mixed batch gives what each sequence gives 
   CHECK(orders == 24);
 }
 
-TEMPLATE_TEST_CASE("equal sequences give equal results, different ones do not leak into each other", "[slots]", KDA_TEST_CALLS) {
+TEMPLATE_TEST_CASE("equal sequences give equal results, different ones do not leak into each other", "[slots]",
+                   KDA_TEST_CALLS) {
   const testing::index tokens = 19;
   auto before = TestType::pool_of(8, 6);
   for (std::int64_t n = 1; n < 8; ++n) before.set_slot(n, before.slot(0));
@@ -179,7 +183,8 @@ TEMPLATE_TEST_CASE("it does not matter which slots the sequences have", "[slots]
     CHECK(same_bits(x.states.slot(static_cast<std::int64_t>(n)), y.states.slot(shuffled[n])));
 }
 
-TEMPLATE_TEST_CASE("two sequences may not write one slot, nor one write what another reads", "[slots]", KDA_TEST_CALLS) {
+TEMPLATE_TEST_CASE("two sequences may not write one slot, nor one write what another reads", "[slots]",
+                   KDA_TEST_CALLS) {
   const auto before = TestType::pool_of(4, 8);
   const auto refused = [&](const std::vector<sequence>& batch, const char* argument) {
     TestType x(batch, before);
@@ -200,5 +205,5 @@ TEMPLATE_TEST_CASE("two sequences may not write one slot, nor one write what ano
   accepted({continued(2, 1, -1), continued(3, 2, 0), continued(2, 3, -1)});  // padding twice
   accepted({{2, 1, 0, 1, true}, {2, 2, 0, 2, true}});                        // two load one slot
   accepted({{2, 1, 0, 1, false}, {2, 2, 2, 0, true}});                       // a fresh one loads nothing
-  accepted({{2, 1, 0, 1, true}, {2, 2, -1, 0, true}});                       // padded by its load slot: it stores nothing
+  accepted({{2, 1, 0, 1, true}, {2, 2, -1, 0, true}});  // padded by its load slot: it stores nothing
 }

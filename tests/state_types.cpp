@@ -1,34 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is rounded to bf16, and what never is: tensors and stored states may be; gate, beta, decay and all arithmetic are fp32.
+// What is rounded to bf16, and what never is: tensors and stored states may be; gate, beta, decay and all arithmetic
+// are fp32.
 #include "support/kda_catch.hpp"
+#include "support/numbers.hpp"
 #include "support/regimes.hpp"
 
+namespace testing {
 namespace {
-
-using namespace testing;
-using testing::index;  // <strings.h> has a function of that name
 
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_mixed>::states), kda::state_pool<float>>);
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::glm>::states), kda::state_pool<float>>);
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_bf16_key>::states), kda::state_pool<kda::bf16>>);
 
-/// Every output within half a last place of bf16 of the exact value, after an error of `bound` of the largest.
-bool rounded_once(const std::vector<kda::bf16>& got, const std::vector<double>& want, double bound) {
-  double largest = 0;
-  for (const double w : want) largest = std::max(largest, std::abs(w));
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double before = std::abs(want[i]) + bound * largest;
-    const double half_a_place = std::ldexp(1., std::ilogb(before) - 8);
-    if (!(std::abs(static_cast<double>(kda::to_float(got[i])) - want[i]) <= half_a_place + bound * largest)) return false;
-  }
-  return got.size() == want.size();
-}
-
-// ---- fp32 states --------------------------------------------------------------------------------------------------------------
+// ---- fp32 states
+// --------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("with bf16 tensors an fp32 state stays fp32 over 2048 decoded tokens", "[state]") {
   using spec = specs::kda_mixed;
-  const problem p = ordinary_problem<spec>({emulated() ? 512 : 2048, 1, 2, 32, 24}, 70);
+  const problem p = ordinary_problem<spec>({sized(2048, 256), 1, 2, 32, 24}, 70);
   const exact e = reference_of<spec>(p);
   CHECK(errors_of<spec>(p, core::decode, e).worst() <= hard_bound);
   CHECK(errors_of<spec>(p, core::prefill, e).worst() <= hard_bound);
@@ -36,13 +25,14 @@ TEST_CASE("with bf16 tensors an fp32 state stays fp32 over 2048 decoded tokens",
   CHECK(errors_of<specs::kda_bf16_value>(p, core::decode).state > 100 * hard_bound);
 }
 
-TEMPLATE_TEST_CASE("bf16 outputs are rounded once, from fp32, and states not at all", "[state]", specs::glm, specs::qwen) {
-  const problem p = ordinary_problem<TestType>({emulated() ? 20 : 70, 1, 1, 128, 128}, 71);
+TEMPLATE_TEST_CASE("bf16 outputs are rounded once, from fp32, and states not at all", "[state]", specs::glm,
+                   specs::qwen) {
+  const problem p = ordinary_problem<TestType>({sized(70, 18), 1, 1, 128, 128}, 71);
   const exact e = reference_of<TestType>(p);
   for (const core c : {core::decode, core::prefill}) {
     const outcome<TestType> o = run<TestType>(p, {c});
     CAPTURE(c == core::prefill);
-    CHECK(rounded_once(o.out, e.out, ordinary_bound));
+    CHECK(disagreements(o.out, e.out, ordinary_bound) == 0);
     CHECK(relative_error(o.state, e.state) <= ordinary_bound);
   }
 }
@@ -60,11 +50,12 @@ TEST_CASE("decay and beta made from bf16 logits are not rounded to bf16", "[stat
     const outcome<spec> o = run<spec>(p, {c});
     CAPTURE(c == core::prefill);
     CHECK(relative_error(o.state, e.state) <= hard_bound);
-    CHECK(rounded_once(o.out, e.out, hard_bound));
+    CHECK(disagreements(o.out, e.out, hard_bound) == 0);
   }
 }
 
-// ---- bf16 states --------------------------------------------------------------------------------------------------------------
+// ---- bf16 states
+// --------------------------------------------------------------------------------------------------------------
 
 // The same problem with fp32 states: specs that differ in nothing else.
 template <class Spec>
@@ -110,11 +101,11 @@ TEMPLATE_TEST_CASE("decode computes in fp32 and rounds a bf16 state after each t
   CHECK(same_bits(narrow.state, rounded_to<kda::bf16>(token.state)));
 }
 
-// The bound of docs/numerics.md: outputs of prefill as with fp32 states, states 2^-8; in decode 2^-5 while every channel forgets
-// at least 1 % a token, whatever T.
+// The bound of docs/numerics.md: outputs of prefill as with fp32 states, states 2^-8; in decode 2^-5 while every
+// channel forgets at least 1 % a token, whatever T.
 TEMPLATE_TEST_CASE("a bf16 state keeps its own bound", "[state]", specs::kda_bf16_key, specs::kda_bf16_value) {
   for (const double g : {-2., -0.5, -0.1, -0.01})
-    for (const index T : {64, emulated() ? 128 : 2048}) {
+    for (const index T : {index{64}, sized(2048, 128)}) {
       const problem p = with_decay<TestType>(ordinary_problem<TestType>({T, 1, 1, 16, 24}, 75),
                                              [=](index, index, index) { return g; });
       const exact e = reference_of<TestType>(p);
@@ -130,3 +121,4 @@ TEMPLATE_TEST_CASE("a bf16 state keeps its own bound", "[state]", specs::kda_bf1
 }
 
 }  // namespace
+}  // namespace testing

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strided views: an engine's tensors are used where they lie, give the bits of contiguous ones, and what lies between their
-// elements is neither read (it is NaN) nor written.
+// Strided views: an engine's tensors are used where they lie, give the bits of contiguous ones, and what lies between
+// their elements is neither read (it is NaN) nor written.
+#include <tuple>
+
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
-
-#include <tuple>
 
 using namespace testing;
 
 namespace {
 
-template <class T, std::size_t Rank, class F>
-void for_each_element(const kda::view<T, Rank>& v, const F& f) {
+template <class T, std::size_t Rank, class F> void for_each_element(const kda::view<T, Rank>& v, const F& f) {
   testing::index extent[3] = {1, 1, 1};
   std::copy_n(v.shape, Rank, extent);
   for (testing::index i = 0; i < extent[0]; ++i)
@@ -23,32 +22,28 @@ void for_each_element(const kda::view<T, Rank>& v, const F& f) {
           f(*v.at(i, j));
       }
 }
-template <class T, std::size_t Rank>
-auto gathered(const kda::view<T, Rank>& v) {
+template <class T, std::size_t Rank> auto gathered(const kda::view<T, Rank>& v) {
   std::vector<std::remove_const_t<T>> x;
   for_each_element(v, [&](T& e) { x.push_back(e); });
   return x;
 }
-template <class T, std::size_t Rank>
-void scatter(const kda::view<T, Rank>& v, const std::vector<T>& x) {
+template <class T, std::size_t Rank> void scatter(const kda::view<T, Rank>& v, const std::vector<T>& x) {
   std::size_t i = 0;
   for_each_element(v, [&](T& e) { e = x[i++]; });
 }
 
-// How tensors lie in memory. columns: blocks of one wide matrix, side by side. head_major: [H, T, D]. padded: a gap behind
-// every row of every head.
+// How tensors lie in memory. columns: blocks of one wide matrix, side by side. head_major: [H, T, D]. padded: a gap
+// behind every row of every head.
 enum class form { columns, head_major, padded };
 
 // Memory full of NaN, into which tensors are strewn.
-template <class T>
-class storage {
+template <class T> class storage {
  public:
   static constexpr testing::index width = 1200;
   storage(form f, testing::index tokens) : form_(f), cells_(size(tokens * width)) { fill_bytes(cells_, nan_bytes); }
 
   /// Room for a tensor [T, H, D] or [T, H].
-  template <std::size_t Rank>
-  kda::view<T, Rank> reserve(const testing::index (&shape)[Rank]) {
+  template <std::size_t Rank> kda::view<T, Rank> reserve(const testing::index (&shape)[Rank]) {
     const testing::index tokens = shape[0], heads = shape[1], dim = Rank == 3 ? shape[Rank - 1] : 1;
     kda::view<T, Rank> v{.data = cells_.data() + next_};
     std::copy_n(shape, Rank, v.shape);
@@ -56,19 +51,18 @@ class storage {
     v.stride[1] = form_ == form::columns ? dim : form_ == form::head_major ? tokens * dim : dim + 3;
     v.stride[0] = form_ == form::columns ? width : form_ == form::head_major ? dim : heads * (dim + 3) + 5;
     next_ += form_ == form::columns ? heads * dim + 5 : tokens * (heads * (dim + 3) + 5);
-    if (next_ > (form_ == form::columns ? width : std::ssize(cells_))) throw std::runtime_error("the storage is too small");
+    if (next_ > (form_ == form::columns ? width : std::ssize(cells_)))
+      throw std::runtime_error("the storage is too small");
     return v;
   }
   /// A copy of a tensor.
-  template <std::size_t Rank>
-  kda::view<T, Rank> put(const kda::view<const T, Rank>& from) {
+  template <std::size_t Rank> kda::view<T, Rank> put(const kda::view<const T, Rank>& from) {
     const kda::view<T, Rank> to = reserve(from.shape);
     scatter(to, gathered(from));
     return to;
   }
   /// Whether everything but the elements of `written` has the bits of `before`.
-  template <std::size_t Rank>
-  [[nodiscard]] bool same_but(const kda::view<T, Rank>& written, storage before) const {
+  template <std::size_t Rank> [[nodiscard]] bool same_but(const kda::view<T, Rank>& written, storage before) const {
     kda::view<T, Rank> there = written;
     there.data = before.cells_.data() + (written.data - cells_.data());
     scatter(there, gathered(written));
@@ -85,24 +79,18 @@ class storage {
 struct storages {
   std::tuple<storage<float>, storage<kda::bf16>> both;
   storages(form f, testing::index tokens) : both(storage<float>(f, tokens), storage<kda::bf16>(f, tokens)) {}
-  template <class T>
-  storage<T>& of() {
-    return std::get<storage<T>>(both);
-  }
+  template <class T> storage<T>& of() { return std::get<storage<T>>(both); }
   template <class T, std::size_t Rank>
-    requires(Rank > 1)
-  void move_in(kda::view<const T, Rank>& v) {
-    v = of<T>().put(v);
-  }
-  template <class Array>
-  void move_in(const Array&) {}  // vectors and lists lie in one piece
+  requires(Rank > 1) void move_in(kda::view<const T, Rank>& v) { v = of<T>().put(v); }
+  template <class Array> void move_in(const Array&) {}  // vectors and lists lie in one piece
 };
 
 constexpr form forms[] = {form::columns, form::head_major, form::padded};
 
 // Calls `run` with output views of the three forms, and holds them against `want`.
 template <class T, std::size_t Rank, class MakeInputs, class Run>
-void check_forms(const kda::view<T, Rank>& packed_out, const std::vector<T>& want, const MakeInputs& move_inputs, const Run& run) {
+void check_forms(const kda::view<T, Rank>& packed_out, const std::vector<T>& want, const MakeInputs& move_inputs,
+                 const Run& run) {
   for (const form f : forms) {
     CAPTURE(static_cast<int>(f));
     storages memory(f, packed_out.shape[0]);
@@ -118,9 +106,10 @@ void check_forms(const kda::view<T, Rank>& packed_out, const std::vector<T>& wan
 }  // namespace
 
 TEMPLATE_TEST_CASE("the delta rule takes its tensors as they lie", "[strides]", decode_call<specs::kda_given_key>,
-                   prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>, prefill_call<specs::kda_bounded>,
-                   decode_call<specs::gdn_softplus>, prefill_call<specs::gdn_softplus>, decode_call<specs::kda_mixed>,
-                   prefill_call<specs::kda_mixed>, decode_call<specs::qwen>, prefill_call<specs::qwen>) {
+                   prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>,
+                   prefill_call<specs::kda_bounded>, decode_call<specs::gdn_softplus>,
+                   prefill_call<specs::gdn_softplus>, decode_call<specs::kda_mixed>, prefill_call<specs::kda_mixed>,
+                   decode_call<specs::qwen>, prefill_call<specs::qwen>) {
   const std::vector<sequence> batch{continued(18, 1, 1), fresh(1, 2, 0), continued(4, 3, 2)};
   const auto before = TestType::pool_of(4, 1);
   TestType plain(batch, before), strided(batch, before);
@@ -142,8 +131,9 @@ TEMPLATE_TEST_CASE("the delta rule takes its tensors as they lie", "[strides]", 
       });
 }
 
-TEMPLATE_TEST_CASE("beta and the gate of one number a head may be interleaved", "[strides]", decode_call<specs::gdn_softplus>,
-                   prefill_call<specs::gdn_softplus>, decode_call<specs::qwen>, prefill_call<specs::qwen>) {
+TEMPLATE_TEST_CASE("beta and the gate of one number a head may be interleaved", "[strides]",
+                   decode_call<specs::gdn_softplus>, prefill_call<specs::gdn_softplus>, decode_call<specs::qwen>,
+                   prefill_call<specs::qwen>) {
   const std::vector<sequence> batch{continued(18, 1, 1), fresh(1, 2, 0), continued(4, 3, 2)};
   TestType plain(batch, TestType::pool_of(4, 1)), strided = plain;
   plain.run();
@@ -180,7 +170,8 @@ TEMPLATE_TEST_CASE("slots may lie any distance apart", "[strides]", KDA_TEST_CAL
     fill_bytes(cells, canary_bytes);
     const auto canaries = cells;
     const auto copy_slots = [&](const auto& from, auto& to) {
-      for (std::int64_t n = 0; n < 4; ++n) std::copy_n(from.cells.begin() + n * from.stride, least, to.begin() + n * stride);
+      for (std::int64_t n = 0; n < 4; ++n)
+        std::copy_n(from.cells.begin() + n * from.stride, least, to.begin() + n * stride);
     };
     copy_slots(before, cells);
     TestType x(batch, before);

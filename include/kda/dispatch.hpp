@@ -95,4 +95,4 @@ template <class... Specs>
 /// Declares kernel list NAME for the specs that follow.
 #define KDA_DECLARE_KERNELS(NAME, ...)                     \
   extern "C" const kda::built_kernels KDA_JOIN(NAME, built)[]; \
-  [[maybe_unused]] static constexpr kda::kernel_list<__VA_ARGS__> NAME{KDA_JOIN(NAME, built)};
+  inline constexpr kda::kernel_list<__VA_ARGS__> NAME{KDA_JOIN(NAME, built)};

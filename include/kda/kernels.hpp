@@ -392,12 +392,12 @@ KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const ex
     const std::ptrdiff_t K = a.x.shape[2];
     c.require(K >= 1 && K <= detail::max_key_dim, error::wrong_shape, "x");
     c.tensor(a.x, {T, HV, K}, "x");
-    c.gate_params(a.gate_params, HV, times(HV, K));
     c.tensor(a.g, {T, HV, K}, "g");
+    c.gate_params(a.gate_params, HV, times(HV, K));
   } else {
     c.tensor(a.x, {T, HV}, "x", true);
-    c.gate_params(a.gate_params, HV, HV);
     c.tensor(a.g, {T, HV}, "g", true);
+    c.gate_params(a.gate_params, HV, HV);
   }
   c.workspace_for(w, e, 0);
   if (!c.result()) return c.result();

@@ -142,7 +142,8 @@ inline judged_outputs judged_layer(golden_file& f, const engines& run_on, layer 
   l.hidden_states = hidden_states.data;
   l.splits = f.params.counts("splits");
   if (l.splits.empty() || std::accumulate(l.splits.begin(), l.splits.end(), index{0}) != l.T)
-    throw fault("params.splits does not add up to the " + std::to_string(l.T) + " tokens of inputs.hidden_states");
+    throw fault(std::string("params.splits does not add up to the ") + std::to_string(l.T) +
+                " tokens of inputs.hidden_states");
   l.weights["conv_weight"] = f.inputs.tensor("conv_weight", {l.channels(), l.dims.conv_width});
   l.weights["A_log"] = a_log_of(f.inputs, HV);
   l.weights["b_proj"] = f.inputs.tensor("b_proj", {HV, X});

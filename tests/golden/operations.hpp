@@ -45,8 +45,8 @@ inline gate_parameters gate_law_of(object& params) {
 inline tensor a_log_of(object& inputs, index HV) {
   tensor a_log = inputs.tensor("A_log", {any});
   if (a_log.shape[0] < HV)
-    throw fault("inputs.A_log.shape is [" + std::to_string(a_log.shape[0]) + "], too short for " + std::to_string(HV) +
-                " heads");
+    throw fault(std::string("inputs.A_log.shape is [") + std::to_string(a_log.shape[0]) + "], too short for " +
+                std::to_string(HV) + " heads");
   return a_log;
 }
 

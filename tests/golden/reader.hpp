@@ -77,7 +77,8 @@ class object {
     std::size_t place = 0;
     for (const char* c : choices) {
       if (value == c) return place;
-      listed += (place++ == 0 ? "" : " or ") + std::string(c);
+      listed += place++ == 0 ? "" : " or ";
+      listed += c;
     }
     throw fault(path_of(key) + " is " + json(value).dump() + ", not " + listed);
   }
@@ -148,7 +149,8 @@ class object {
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const index extent = expected.begin()[i];
       same = same && (extent == any || t.shape[i] == extent);
-      wanted += (i == 0 ? "" : ",") + (extent == any ? "?" : std::to_string(extent));
+      wanted += i == 0 ? "" : ",";
+      wanted += extent == any ? "?" : std::to_string(extent);
     }
     if (!same) throw fault(path_of("shape") + " is " + at("shape").dump() + ", not [" + wanted + "]");
 
@@ -185,7 +187,7 @@ inline json parse(const std::filesystem::path& path) {
     if (event == json::parse_event_t::object_start) open.emplace_back();
     if (event == json::parse_event_t::object_end) open.pop_back();
     if (event == json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second)
-      throw fault("the key " + value.dump() + " is there twice");
+      throw fault(std::string("the key ") + value.dump() + " is there twice");
     return true;
   };
   try {
@@ -206,7 +208,7 @@ class golden_file {
   explicit golden_file(const std::filesystem::path& path) : text_(parse(path)) {
     object file(text_, "");
     file.choice("format", {"kda-golden"});
-    if (file.at("version") != 1) throw fault("version is " + file.at("version").dump() + ", not 1");
+    if (file.at("version") != 1) throw fault(std::string("version is ") + file.at("version").dump() + ", not 1");
     name = file.text("name");
     op = file.text("op");
     file.child("origin");  // which may hold anything

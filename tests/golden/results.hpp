@@ -56,10 +56,14 @@ class judged_output {
   }
   [[nodiscard]] std::string place(std::size_t i) const {
     std::string indices;
-    auto rest = static_cast<index>(i);
-    for (std::size_t axis = stored_.shape.size(); axis-- > 0; rest /= stored_.shape[axis])
-      indices = std::to_string(rest % stored_.shape[axis]) + (indices.empty() ? "" : "," + indices);
-    return "[" + indices + "]";
+    auto rest = static_cast<index>(i), inside = std::ssize(stored_.data);
+    for (const index extent : stored_.shape) {
+      inside /= extent;
+      indices += indices.empty() ? "[" : ",";
+      indices += std::to_string(rest / inside);
+      rest %= inside;
+    }
+    return indices + "]";
   }
 
   std::string name_, where_;

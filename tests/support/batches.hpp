@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of sequences over a pool of states, as a serving engine makes them. decode_call, prefill_call and conv_call have one
-// interface, so that what holds for all three is said once:
+// Batches of sequences over a pool of states, as a serving engine makes them. decode_call, prefill_call and conv_call
+// have one interface, so that what holds for all three is said once:
 //
-//     Call x(batch, Call::pool_of(slots, seed));   x.run();   x.rows(n), x.states.slot(n)   and   alone<Call>(sequence, states)
+//     Call x(batch, Call::pool_of(slots, seed));   x.run();   x.rows(n), x.states.slot(n)   and   alone<Call>(sequence,
+//     states)
 //
 // A sequence's tensors come from its seed alone: the same sequence in another batch, or by itself, has the same inputs.
 #pragma once
-#include "delta_rule.hpp"
-
 #include <cstring>
 #include <iterator>
 #include <memory>
+
+#include "delta_rule.hpp"
 
 namespace testing {
 
@@ -22,7 +23,9 @@ struct sequence {
   std::int64_t position = 0;
 };
 /// A sequence that goes on in its slot, and one that starts there.
-inline sequence continued(index tokens, std::uint64_t seed, std::int64_t slot) { return {tokens, seed, slot, slot, true}; }
+inline sequence continued(index tokens, std::uint64_t seed, std::int64_t slot) {
+  return {tokens, seed, slot, slot, true};
+}
 inline sequence fresh(index tokens, std::uint64_t seed, std::int64_t slot) { return {tokens, seed, slot, slot, false}; }
 
 /// The arrays behind kda::sequences.
@@ -48,21 +51,16 @@ struct sequence_lists {
   }
 };
 
-template <class T>
-void fill_bytes(std::vector<T>& x, int byte) {
+template <class T> void fill_bytes(std::vector<T>& x, int byte) {
   std::memset(static_cast<void*>(x.data()), byte, x.size() * sizeof(T));
 }
 constexpr int nan_bytes = 0xff, canary_bytes = 0xa5;
 
-template <class T>
-bool all_zeros(const std::vector<T>& x) {
-  return same_bits(x, std::vector<T>(x.size()));
-}
+template <class T> bool all_zeros(const std::vector<T>& x) { return same_bits(x, std::vector<T>(x.size())); }
 
-/// Slots of random states: each `rows` rows of `row` elements with a gap behind each row and a longer one behind each slot,
-/// which nothing may touch.
-template <class T>
-struct slot_pool {
+/// Slots of random states: each `rows` rows of `row` elements with a gap behind each row and a longer one behind each
+/// slot, which nothing may touch.
+template <class T> struct slot_pool {
   index slots, rows, row, row_stride, stride;
   std::vector<T> cells;
 
@@ -96,14 +94,12 @@ struct slot_pool {
   [[nodiscard]] std::size_t at(std::int64_t n, index r) const { return size(n * stride + r * row_stride); }
 };
 
-template <class T>
-void append(std::vector<T>& to, const std::vector<T>& from) {
+template <class T> void append(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
 /// The problem whose tokens are those of all sequences; parameters do not depend on them.
-template <class Spec>
-problem joined_problem(const std::vector<sequence>& batch, const geometry& g) {
+template <class Spec> problem joined_problem(const std::vector<sequence>& batch, const geometry& g) {
   problem all = ordinary_problem<Spec>({.T = 0, .H = g.H, .HV = g.HV, .K = g.K, .V = g.V}, 1);
   for (const sequence& s : batch) {
     const problem p = ordinary_problem<Spec>({.T = s.tokens, .H = g.H, .HV = g.HV, .K = g.K, .V = g.V}, s.seed);
@@ -122,8 +118,7 @@ inline void throw_unless(kda::status s) {
 }
 
 /// What decode_call, prefill_call and conv_call share: lists, a pool, outputs full of canaries, `row` of them a token.
-template <class Out, class State>
-struct batch_call {
+template <class Out, class State> struct batch_call {
   sequence_lists lists;
   slot_pool<State> states;
   index row;
@@ -142,7 +137,8 @@ struct batch_call {
 };
 
 template <class Spec, core Core>
-struct delta_rule_call : batch_call<typename kda::detail::traits<Spec>::io::out, typename kda::detail::traits<Spec>::state::type> {
+struct delta_rule_call
+    : batch_call<typename kda::detail::traits<Spec>::io::out, typename kda::detail::traits<Spec>::state::type> {
   using spec = Spec;
   using t = kda::detail::traits<Spec>;
   using base = batch_call<typename t::io::out, typename t::state::type>;
@@ -173,10 +169,8 @@ struct delta_rule_call : batch_call<typename kda::detail::traits<Spec>::io::out,
   }
   void run(const kda::executor& e = kda::serial) { throw_unless(try_run(e)); }
 };
-template <class Spec>
-using decode_call = delta_rule_call<Spec, core::decode>;
-template <class Spec>
-using prefill_call = delta_rule_call<Spec, core::prefill>;
+template <class Spec> using decode_call = delta_rule_call<Spec, core::decode>;
+template <class Spec> using prefill_call = delta_rule_call<Spec, core::prefill>;
 
 struct conv_shape {
   index channels, width, columns;
@@ -184,7 +178,8 @@ struct conv_shape {
 
 /// The state has two columns more than it needs, and a gap behind each row.
 template <class Spec>
-struct conv_call : batch_call<typename kda::detail::traits<Spec>::io::qkv, typename kda::detail::traits<Spec>::io::qkv> {
+struct conv_call
+    : batch_call<typename kda::detail::traits<Spec>::io::qkv, typename kda::detail::traits<Spec>::io::qkv> {
   using spec = Spec;
   using t = kda::detail::traits<Spec>;
   using type = typename t::io::qkv;
@@ -236,11 +231,11 @@ Call alone(const sequence& s, const typename Call::pool& states, const typename 
   return x;
 }
 
-// ---- operations on tokens, and what all arguments have in common ----------------------------------------------------------
+// ---- operations on tokens, and what all arguments have in common
+// ----------------------------------------------------------
 
 /// gate, beta, l2norm and norm of a spec that has them all: tensors and arguments.
-template <class Spec>
-struct token_operations {
+template <class Spec> struct token_operations {
   using out_type = typename kda::detail::traits<Spec>::io::out;
   packed_tensors<Spec> in;
   std::vector<float> g, beta, y, weight;
@@ -258,8 +253,7 @@ struct token_operations {
     fill_bytes(normed, canary_bytes);
   }
   /// f(call, args) for each.
-  template <class F>
-  void for_each(const F& f) {
+  template <class F> void for_each(const F& f) {
     const auto& kernels = kernels_of<Spec>();
     const kda::delta_rule_args<Spec> a = in.args();
     kda::gate_args<Spec> gate_args{.x = a.gate, .gate_params = a.gate_params};
@@ -269,7 +263,8 @@ struct token_operations {
     const auto [T, H, HV, K, V] = in.g;
     f(kernels.gate, gate_args);
     f(kernels.beta, kda::beta_args<Spec>{.b = a.beta, .beta = kda::packed(beta.data(), T, HV)});
-    f(kernels.l2norm, kda::l2norm_args<Spec>{.x = a.q, .eps = 1e-6f, .scale = 0.5f, .y = kda::packed(y.data(), T, H, K)});
+    f(kernels.l2norm,
+      kda::l2norm_args<Spec>{.x = a.q, .eps = 1e-6f, .scale = 0.5f, .y = kda::packed(y.data(), T, H, K)});
     f(kernels.norm, kda::norm_args<Spec>{.x = a.v,
                                          .gate = kda::packed(static_cast<const out_type*>(norm_gate.data()), T, HV, V),
                                          .weight = kda::packed(static_cast<const float*>(weight.data()), V),
@@ -279,8 +274,7 @@ struct token_operations {
 };
 
 /// f(array) for every view and list that a call reads, pools aside.
-template <class Args, class F>
-void for_each_input(Args& a, const F& f) {
+template <class Args, class F> void for_each_input(Args& a, const F& f) {
   if constexpr (requires { a.q; }) f(a.q), f(a.k), f(a.v), f(a.beta);
   if constexpr (requires { a.x; }) f(a.x);
   if constexpr (requires { a.b; }) f(a.b);
@@ -294,8 +288,7 @@ void for_each_input(Args& a, const F& f) {
   }
 }
 /// The view that a call writes.
-template <class Args>
-auto& output_of(Args& a) {
+template <class Args> auto& output_of(Args& a) {
   if constexpr (requires { a.out; })
     return a.out;
   else if constexpr (requires { a.y; })
@@ -305,14 +298,15 @@ auto& output_of(Args& a) {
   else
     return a.beta;
 }
-template <class Args>
-constexpr const char* output_name() {
-  return requires(Args a) { a.out; } ? "out" : requires(Args a) { a.y; } ? "y" : requires(Args a) { a.g; } ? "g" : "beta";
+template <class Args> constexpr const char* output_name() {
+  return requires(Args a) { a.out; }
+  ? "out" : requires(Args a) { a.y; }
+  ? "y" : requires(Args a) { a.g; }
+  ? "g" : "beta";
 }
 
 /// Elements of a view without gaps.
-template <class T, std::size_t Rank>
-std::size_t elements_of(const kda::view<T, Rank>& v) {
+template <class T, std::size_t Rank> std::size_t elements_of(const kda::view<T, Rank>& v) {
   std::size_t n = 1;
   for (const index extent : v.shape) n *= size(extent);
   return n;
@@ -321,12 +315,11 @@ std::size_t elements_of(const kda::view<T, Rank>& v) {
 }  // namespace testing
 
 /// For TEMPLATE_TEST_CASE: everything that has sequences and states, in every layout and storage type.
-#define KDA_TEST_CALLS                                                                                                    \
-  testing::decode_call<specs::kda_given_key>, testing::prefill_call<specs::kda_given_key>,                               \
-      testing::decode_call<specs::kda_bounded>, testing::prefill_call<specs::kda_bounded>,                               \
-      testing::decode_call<specs::gdn_softplus>, testing::prefill_call<specs::gdn_softplus>,                             \
-      testing::decode_call<specs::kda_bf16_key>, testing::prefill_call<specs::kda_bf16_key>,                             \
-      testing::decode_call<specs::kda_bf16_value>, testing::prefill_call<specs::kda_bf16_value>,                         \
-      testing::decode_call<specs::qwen>, testing::prefill_call<specs::qwen>,                                             \
-      testing::conv_call<specs::kda_bounded>, testing::conv_call<specs::gdn_softplus>, testing::conv_call<specs::glm>,   \
-      testing::conv_call<specs::qwen>
+#define KDA_TEST_CALLS                                                                                               \
+  testing::decode_call<specs::kda_given_key>, testing::prefill_call<specs::kda_given_key>,                           \
+      testing::decode_call<specs::kda_bounded>, testing::prefill_call<specs::kda_bounded>,                           \
+      testing::decode_call<specs::gdn_softplus>, testing::prefill_call<specs::gdn_softplus>,                         \
+      testing::decode_call<specs::kda_bf16_key>, testing::prefill_call<specs::kda_bf16_key>,                         \
+      testing::decode_call<specs::kda_bf16_value>, testing::prefill_call<specs::kda_bf16_value>,                     \
+      testing::decode_call<specs::qwen>, testing::prefill_call<specs::qwen>, testing::conv_call<specs::kda_bounded>, \
+      testing::conv_call<specs::gdn_softplus>, testing::conv_call<specs::glm>, testing::conv_call<specs::qwen>

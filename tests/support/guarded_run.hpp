@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a problem in memory that notices: every tensor, the state and the workspace end at an inaccessible page, and what the
-// call must write before it reads holds NaN.
+// Runs a problem in memory that notices: every tensor, the state and the workspace end at an inaccessible page, and
+// what the call must write before it reads holds NaN.
 #pragma once
 #include "delta_rule.hpp"
 #include "guarded.hpp"
@@ -8,8 +8,7 @@
 namespace testing {
 
 /// As run<Spec>(p, {c}), one call for all tokens.
-template <class Spec>
-outcome<Spec> run_guarded(const problem& p, core c) {
+template <class Spec> outcome<Spec> run_guarded(const problem& p, core c) {
   using state_type = typename kda::detail::traits<Spec>::state::type;
   using out_type = typename kda::detail::traits<Spec>::io::out;
   packed_tensors<Spec> t(p);
@@ -39,8 +38,8 @@ outcome<Spec> run_guarded(const problem& p, core c) {
                  .store_slots = kda::indices(slot, 1),
                  .has_initial_state = kda::packed(has, 1)};
   a.states = {.data = pool.data(), .slots = 1, .slot_stride = g.HV * g.K * g.V};
-  const kda::status s = call_of(kernels_of<Spec>(), c)(
-      a, {.data = bytes.data(), .bytes = static_cast<index>(bytes.size())}, kda::serial);
+  const kda::status s =
+      call_of(kernels_of<Spec>(), c)(a, {.data = bytes.data(), .bytes = static_cast<index>(bytes.size())}, kda::serial);
   if (!s) throw std::runtime_error(std::string(s.argument) + " " + kda::message(s.what));
   return {{out.data(), out.data() + out.size()},
           from_layout<Spec>(std::vector<state_type>(pool.data(), pool.data() + pool.size()), g)};

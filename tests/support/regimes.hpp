@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The regimes that other implementations of the delta rule got wrong, as problems for any spec whose gate and beta are given.
-// The tests hold each of them to its bound, and numerics.cpp prints how close it comes.
+// The regimes that other implementations of the delta rule got wrong, as problems for any spec whose gate and beta are
+// given. The tests hold each of them to its bound, and numerics.cpp prints how close it comes.
 #pragma once
-#include "delta_rule.hpp"
-
 #include <functional>
+
+#include "delta_rule.hpp"
 
 namespace testing {
 
-// ---- edits of a problem -----------------------------------------------------------------------------------------------------
+// ---- edits of a problem
+// -----------------------------------------------------------------------------------------------------
 
 /// Log decay g(t, hv, d); per head d is always 0, and without decay there is nothing to edit.
-template <class Spec>
-problem with_decay(problem p, const std::function<double(index t, index h, index d)>& g) {
+template <class Spec> problem with_decay(problem p, const std::function<double(index t, index h, index d)>& g) {
   static_assert(!has_law<Spec>, "the gate holds log decays only where it is given");
   const index width = kda::detail::is_per_channel<Spec> ? p.g.K : 1;
   for (std::size_t i = 0; i < p.gate.size(); ++i) {
@@ -41,7 +41,11 @@ inline problem with_keys(problem p, const std::function<double(index t, index h,
   return p;
 }
 
-// ---- regimes ----------------------------------------------------------------------------------------------------------------
+/// A size for this CPU, or for the emulator, which runs a thirtieth of the instructions.
+inline index sized(index real, index when_emulated) { return emulated() ? when_emulated : real; }
+
+// ---- regimes
+// ----------------------------------------------------------------------------------------------------------------
 
 /// A family of problems and the bound that each of them must meet, in prefill and in decode.
 struct regime {
@@ -55,35 +59,33 @@ inline const double log_of_slow_alpha = std::log(0.99992);
 
 inline constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
-template <class Spec>
-regime ordinary() {
+template <class Spec> regime ordinary() {
   regime r{"ordinary: -2 < g < 0, 0 < beta < 1", ordinary_bound, {}};
   for (const geometry g : {geometry{37, 2, 4, 24, 40}, geometry{64, 1, 1, 128, 128}, geometry{5, 3, 3, 1, 1},
-                           geometry{emulated() ? 100 : 400, 1, 2, 64, 32}})
+                           geometry{sized(400, 50), 1, 2, 64, 32}})
     r.problems.push_back(ordinary_problem<Spec>(g, 1));
   return r;
 }
 
 /// Every token forgets nearly all: exp(-sum g) overflows, running sums of g lose their last places.
-template <class Spec>
-regime strong_decay() {
+template <class Spec> regime strong_decay() {
   regime r{"strong decay: g = -5, ln 1e-12, -1e4, -inf, or in turn with 0", hard_bound, {}};
-  const geometry size = emulated() ? geometry{64, 1, 1, 32, 32} : geometry{64, 1, 2, 128, 128};
-  const problem p = ordinary_problem<Spec>(size, 2);
+  const index width = sized(128, 32);
+  const problem p = ordinary_problem<Spec>({sized(64, 40), 1, 2, width, width}, 2);
   for (const double g : {-5., std::log(1e-12), -1e4, minus_infinity})
     r.problems.push_back(with_decay<Spec>(p, [=](index, index, index) { return g; }));
   r.problems.push_back(with_decay<Spec>(p, [](index t, index, index) { return t % 2 == 0 ? 0. : -5.; }));
   r.problems.push_back(with_decay<Spec>(p, [](index t, index, index d) { return (t + d) % 3 == 0 ? -20. : 0.; }));
-  r.problems.push_back(with_decay<Spec>(p, [](index, index h, index d) { return d == 0 && h == 0 ? minus_infinity : 0.; }));
+  r.problems.push_back(
+      with_decay<Spec>(p, [](index, index h, index d) { return d == 0 && h == 0 ? minus_infinity : 0.; }));
   return r;
 }
 
 /// One token with alpha = 0 anywhere in a chunk: a difference of running sums would be inf - inf from there on.
-template <class Spec>
-regime total_decay_once() {
+template <class Spec> regime total_decay_once() {
   regime r{"one token with alpha = 0, at every place of a chunk", hard_bound, {}};
   const problem p = ordinary_problem<Spec>({2 * kda::chunk_tokens + 3, 1, 2, 16, 24}, 3);
-  for (index token = 0; token < p.g.T; ++token)
+  for (index token = 0; token < p.g.T; token += sized(1, 5))
     r.problems.push_back(with_decay<Spec>(p, [=](index t, index h, index d) {
       return t == token && (h == 0 || d % 3 == 0) ? minus_infinity : -0.01 * static_cast<double>(d + 1);
     }));
@@ -91,10 +93,10 @@ regime total_decay_once() {
 }
 
 /// Decays of e^-0.01 to e^-20 a token. Anchored exponents go wrong here without a single NaN.
-template <class Spec>
-regime middling_decay() {
+template <class Spec> regime middling_decay() {
   regime r{"middling decay: constant g, or g from 0 to it, -0.01 to -20", hard_bound, {}};
-  const problem p = ordinary_problem<Spec>({256, 1, 1, 32, 32}, 4);
+  const index width = sized(32, 16);
+  const problem p = ordinary_problem<Spec>({sized(256, 48), 1, 1, width, width}, 4);
   for (const double g : {-.01, -.1, -.5, -1., -2., -2.5, -3., -4., -5., -8., -20.}) {
     r.problems.push_back(with_decay<Spec>(p, [=](index, index, index) { return g; }));
     random_numbers random(5);
@@ -104,12 +106,11 @@ regime middling_decay() {
 }
 
 /// Nothing is forgotten: what decay hides elsewhere shows here.
-template <class Spec>
-regime no_decay() {
+template <class Spec> regime no_decay() {
   regime r{"no decay: g = 0, beta 0.5 or 1", hard_bound, {}};
   for (const index T : {index{63}, index{64}, index{65}, index{200}, index{1000}})
     for (const double beta : {0.5, 1.}) {
-      problem p = ordinary_problem<Spec>({emulated() ? std::min<index>(T, 200) : T, 1, 1, 32, 48}, 6);
+      problem p = ordinary_problem<Spec>({std::min(T, sized(T, 100)), 1, 1, sized(32, 16), 48}, 6);
       p = with_decay<Spec>(std::move(p), [](index, index, index) { return 0.; });
       r.problems.push_back(with_beta(std::move(p), [=](index, index) { return beta; }));
     }
@@ -117,24 +118,22 @@ regime no_decay() {
 }
 
 /// g = 0 but for one token, which sits at an edge of the chunk grid or at the end.
-template <class Spec>
-regime one_decaying_token() {
+template <class Spec> regime one_decaying_token() {
   regime r{"one token with g = -3, at the edges of chunks", hard_bound, {}};
   constexpr index C = kda::chunk_tokens, T = 3 * C + 5;
-  const problem p = ordinary_problem<Spec>({T, 1, 1, 32, 48}, 7);
+  const problem p = ordinary_problem<Spec>({T, 1, 1, sized(32, 8), 24}, 7);
   for (const index token : {index{0}, C - 2, C - 1, C, 2 * C - 1, 3 * C - 1, 3 * C, T - 1})
     r.problems.push_back(with_decay<Spec>(p, [=](index t, index, index) { return t == token ? -3. : 0.; }));
   return r;
 }
 
 /// A large state of which little is left: what replaces it may not carry the rounding of what was there.
-template <class Spec>
-regime forgotten_state() {
+template <class Spec> regime forgotten_state() {
   regime r{"a state 10 to 1e8 times as large as what replaces it, g = -0.5 to -inf", hard_bound, {}};
   for (const double scale : {10., 1e2, 1e4, 1e8})
     for (const double g : {-0.5, -2., -5., -20., -1e4, minus_infinity})
-      for (const index T : {index{1}, kda::chunk_tokens, 4 * kda::chunk_tokens + 1}) {
-        problem p = ordinary_problem<Spec>({T, 1, 1, 16, 24}, 13);
+      for (const index T : {index{1}, kda::chunk_tokens, sized(4, 1) * kda::chunk_tokens + 1}) {
+        problem p = ordinary_problem<Spec>({T, 1, 1, sized(16, 5), sized(24, 7)}, 13);
         for (float& s : p.state) s *= static_cast<float>(scale);
         r.problems.push_back(with_decay<Spec>(std::move(p), [=](index, index, index) { return g; }));
       }
@@ -142,10 +141,9 @@ regime forgotten_state() {
 }
 
 /// Thousands of tokens that forget and learn next to nothing: errors of the decay itself add up.
-template <class Spec>
-regime slow_decay(index T = 4096) {
+template <class Spec> regime slow_decay(index T = sized(4096, 1024)) {
   regime r{"slow decay: alpha = 0.99992, or exp(-2^-10) to exp(-2^-16), beta near 0", hard_bound, {}};
-  const problem p = ordinary_problem<Spec>({T, 1, 1, 16, 24}, 8);
+  const problem p = ordinary_problem<Spec>({T, 1, 1, sized(16, 8), sized(24, 4)}, 8);
   for (const double beta : {0., 1e-4, 1e-2}) {
     const problem q = with_beta(p, [=](index, index) { return beta; });
     r.problems.push_back(with_decay<Spec>(q, [](index, index, index) { return log_of_slow_alpha; }));
@@ -155,20 +153,19 @@ regime slow_decay(index T = 4096) {
   return r;
 }
 
-/// Decays below the last places of a float, and nothing learnt that would shake them up: each token rounds the same way. No
-/// state that is stored as fp32 per token escapes it; half a last place a token is the bound.
-template <class Spec>
-regime vanishing_decay(index T = 4096) {
+/// Decays below the last places of a float, and nothing learnt that would shake them up: each token rounds the same
+/// way. No state that is stored as fp32 per token escapes it; half a last place a token is the bound.
+template <class Spec> regime vanishing_decay(index T = sized(4096, 1024)) {
   regime r{"vanishing decay: alpha = exp(-2^-18) to exp(-2^-26), beta = 0", static_cast<double>(T) * 0x1p-24, {}};
-  problem p = with_beta(ordinary_problem<Spec>({T, 1, 1, 16, 24}, 8), [](index, index) { return 0.; });
-  for (double exponent = -18; exponent >= -26; exponent -= 1)
+  problem p =
+      with_beta(ordinary_problem<Spec>({T, 1, 1, sized(16, 8), sized(24, 4)}, 8), [](index, index) { return 0.; });
+  for (double exponent = -18; exponent >= -26; exponent -= emulated() ? 4 : 1)
     r.problems.push_back(with_decay<Spec>(p, [=](index, index, index) { return -std::exp2(exponent); }));
   return r;
 }
 
 // T tokens with g = 0, one beta, and one key for all, but for `noise`.
-template <class Spec>
-problem one_key(index T, double beta, double noise) {
+template <class Spec> problem one_key(index T, double beta, double noise) {
   random_numbers random(9);
   problem p = ordinary_problem<Spec>({T, 1, 1, 32, 24}, 10);
   p = with_decay<Spec>(std::move(p), [](index, index, index) { return 0.; });
@@ -179,44 +176,70 @@ problem one_key(index T, double beta, double noise) {
 }
 
 /// One key again and again, exactly or nearly: the in-chunk triangle is full, and inverses by powers blow up.
-template <class Spec>
-regime repeated_keys() {
+template <class Spec> regime repeated_keys() {
   regime r{"repeated keys: g = 0, beta 0.9, 1, 1.9", hard_bound, {}};
   for (const double noise : {0., 1e-3})
     for (const double beta : {0.9, 1., 1.9})
-      for (const index T : {index{16}, index{64}, index{emulated() ? 128 : 512}})
-        r.problems.push_back(one_key<Spec>(T, beta, noise));
+      for (const index T : {index{16}, index{64}, sized(512, 96)}) r.problems.push_back(one_key<Spec>(T, beta, noise));
   return r;
 }
 
 /// The same with beta = 2, a reflection: a relative error of |k|^2 is not damped but multiplied by T. The bound is that
 /// condition number times a few last places.
-template <class Spec>
-regime reflecting_keys(index T = 512) {
+template <class Spec> regime reflecting_keys(index T = 512) {
   regime r{"repeated keys that reflect: g = 0, beta = 2", static_cast<double>(T) * 0x1p-21, {}};
   for (const double noise : {0., 1e-3}) r.problems.push_back(one_key<Spec>(T, 2, noise));
   return r;
 }
 
 /// beta over all of [0, 2], where I - beta k k^T also reflects.
-template <class Spec>
-regime negative_eigenvalues() {
+template <class Spec> regime negative_eigenvalues() {
   regime r{"beta in [0, 2], g = 0, T = 1000", hard_bound, {}};
   random_numbers random(11);
-  problem p = ordinary_problem<Spec>({emulated() ? 200 : 1000, 1, 1, 32, 24}, 12);
+  problem p = ordinary_problem<Spec>({sized(1000, 150), 1, 1, 32, 24}, 12);
   p = with_decay<Spec>(std::move(p), [](index, index, index) { return 0.; });
   r.problems.push_back(with_beta(std::move(p), [&](index, index) { return 2 * random.uniform(); }));
   return r;
 }
 
-/// The errors of a regime's worst problem.
-template <class Spec>
-errors worst_of(const regime& r, core c) {
-  errors worst{0, 0};
-  for (const problem& p : r.problems) {
-    const errors e = errors_of<Spec>(p, c);
-    worst = {std::max(worst.out, e.out), std::max(worst.state, e.state)};
+/// Relative error of outputs before their last rounding: the distance to what rounds to them.
+inline double error_before_rounding(const std::vector<float>& got, const std::vector<double>& want) {
+  return relative_error(got, want);
+}
+inline double error_before_rounding(const std::vector<kda::bf16>& got, const std::vector<double>& want) {
+  if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto value = [](std::uint16_t bits) { return static_cast<double>(kda::to_float(kda::bf16{bits})); };
+    const double x = value(got[i].bits);
+    if (!std::isfinite(x)) return std::numeric_limits<double>::infinity();
+    const std::uint16_t away = static_cast<std::uint16_t>(got[i].bits + 1),
+                        back = static_cast<std::uint16_t>(got[i].bits - 1);
+    const double neighbour = value(std::abs(want[i]) > std::abs(x) ? away : back);
+    const double half_step = (got[i].bits & 0x7fffu) == 0 ? 0 : std::abs(neighbour - x) / 2;
+    worst = std::max(worst, std::abs(want[i] - x) - half_step);
+    largest = std::max(largest, std::abs(want[i]));
   }
+  return largest > 0 ? worst / largest : worst;
+}
+
+/// The worst errors of several problems, in each core.
+struct worst_errors {
+  errors decode{0, 0}, prefill{0, 0};
+
+  template <class Spec> void take(const problem& p, const exact& e, const kda::table<Spec>& table) {
+    for (const core c : {core::decode, core::prefill}) {
+      const outcome<Spec> o = run<Spec>(p, {c}, {}, table);
+      errors& worst = c == core::decode ? decode : prefill;
+      worst.out = std::max(worst.out, error_before_rounding(o.out, e.out));
+      worst.state = std::max(worst.state, relative_error(o.state, e.state));
+    }
+  }
+};
+
+template <class Spec> worst_errors worst_of(const regime& r) {
+  worst_errors worst;
+  for (const problem& p : r.problems) worst.take<Spec>(p, reference_of<Spec>(p), kernels_of<Spec>());
   return worst;
 }
 

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatch: which table is chosen, and what it says of itself.
+#include "support/delta_rule.hpp"
+#include "support/kda_catch.hpp"
+
+using namespace testing;
+using kda::isa;
+
+namespace {
+
+constexpr isa all[] = {isa::scalar, isa::avx2, isa::avx512};
+
+// The environment variable that lowers the choice, put back at the end.
+class wanted_isa {
+ public:
+  wanted_isa() {
+    if (const char* old = std::getenv("KDA_ISA")) old_ = old, had_ = true;
+    unset();
+  }
+  wanted_isa(const wanted_isa&) = delete;
+  wanted_isa& operator=(const wanted_isa&) = delete;
+  ~wanted_isa() { had_ ? set(old_) : unset(); }
+  static void set(const std::string& value) { setenv("KDA_ISA", value.c_str(), 1); }
+  static void unset() { unsetenv("KDA_ISA"); }
+
+ private:
+  std::string old_;
+  bool had_ = false;
+};
+
+bool was_built(isa i) {
+  for (const kda::built_kernels* b = test_kernels.built; b->isa != nullptr; ++b)
+    if (std::string(b->isa) == kda::name(i)) return true;
+  return false;
+}
+
+// What the choice must be if nothing above `limit` may be taken; empty: nothing.
+std::string best_up_to(isa limit) {
+  for (const isa i : {isa::avx512, isa::avx2, isa::scalar})
+    if (i <= limit && i <= kda::best_isa() && was_built(i)) return kda::name(i);
+  return "";
+}
+
+using some_spec = specs::glm;
+template <class Tables>
+std::string isa_of(const Tables* tables) {
+  return tables == nullptr ? "" : tables->template get<some_spec>().isa;
+}
+
+}  // namespace
+
+TEST_CASE("the best table that was built and can run here is chosen", "[dispatch]") {
+  const wanted_isa environment;
+  CHECK(isa_of(kda::select(test_kernels)) == best_up_to(isa::avx512));
+  for (const isa highest : all) CHECK(isa_of(kda::select(test_kernels, highest)) == best_up_to(highest));
+}
+
+TEST_CASE("KDA_ISA lowers the choice and never raises it", "[dispatch]") {
+  const wanted_isa environment;
+  for (const isa wanted : all) {
+    CAPTURE(kda::name(wanted));
+    environment.set(kda::name(wanted));
+    CHECK(isa_of(kda::select(test_kernels)) == best_up_to(wanted));
+    for (const isa highest : all) CHECK(isa_of(kda::select(test_kernels, highest)) == best_up_to(std::min(highest, wanted)));
+  }
+}
+
+TEST_CASE("a KDA_ISA that names no ISA is ignored", "[dispatch]") {
+  const wanted_isa environment;
+  for (const char* garbage : {"", "AVX2", "avx", "avx2 ", " avx2", "avx512_bf16", "avx512f", "scala", "2", "best", "\n"}) {
+    CAPTURE(garbage);
+    environment.set(garbage);
+    CHECK(isa_of(kda::select(test_kernels)) == best_up_to(isa::avx512));
+    CHECK(isa_of(kda::select(test_kernels, isa::scalar)) == best_up_to(isa::scalar));
+  }
+}
+
+TEST_CASE("an ISA is had exactly, or not at all", "[dispatch]") {
+  wanted_isa environment;
+  environment.set("scalar");  // does not concern an exact wish
+  for (const isa wanted : all) {
+    CAPTURE(kda::name(wanted));
+    const bool can = wanted <= kda::best_isa() && was_built(wanted);
+    CHECK(isa_of(kda::select_exactly(test_kernels, wanted)) == (can ? kda::name(wanted) : ""));
+    CHECK(isa_of(kda::select_exactly(test_kernels_1x1, wanted)) == (can ? kda::name(wanted) : ""));
+  }
+}
+
+TEST_CASE("a list gives the first table that may run, and nothing if there is none", "[dispatch]") {
+  const wanted_isa environment;
+  static kda::table<some_spec> tables[3];
+  for (const isa i : all) tables[static_cast<int>(i)].isa = kda::name(i);
+  using list = kda::kernel_list<some_spec>;
+  const kda::built_kernels scalar{"scalar", [] { return static_cast<const void*>(static_cast<const kda::tables<some_spec>*>(&tables[0])); }};
+  (void)scalar;
+}
+
+TEST_CASE("tables say which ISA they are for and hold the calls of their options", "[dispatch]") {
+  const auto* t = kda::select_exactly(test_kernels, current_isa());
+  REQUIRE(t != nullptr);
+  const auto& glm = t->get<specs::glm>();
+  CHECK(std::string(glm.isa) == kda::name(current_isa()));
+  CHECK((glm.prefill && glm.decode && glm.conv && glm.gate && glm.beta && glm.l2norm && glm.norm));
+  const auto& given = t->get<specs::kda_given_key>();
+  CHECK(std::string(given.isa) == kda::name(current_isa()));
+  CHECK((given.prefill && given.decode && given.l2norm));
+  CHECK((!given.conv && !given.gate && !given.beta && !given.norm));
+  const auto& no_norm = t->get<specs::gdn_bounded>();
+  CHECK((no_norm.conv && no_norm.gate && no_norm.beta && !no_norm.norm));
+  const auto& no_decay = t->get<specs::delta_key>();
+  CHECK((no_decay.prefill && no_decay.decode && !no_decay.gate));
+}
