@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads golden_layer.hpp's files strictly: every member is there, has the right type and shape, and there are no
-// others.
+// Reads golden_layer.hpp's files strictly: every member is there, has the right type and shape, and there is no other.
 #include "golden_layer.hpp"
 
 #include <algorithm>

@@ -47,7 +47,7 @@ int main() {
   if (status) status = kda::kernels<glm>::decode(args, workspace);
   if (!status) return std::printf("%s %s\n", status.argument, kda::message(status.what)), 1;
 
-  std::printf("isa %s\n", KDA_STRING(KDA_ISA));
+  std::printf("isa %s\n", kda::kernels<glm>::isa);
   for (int token : {0, 1, 11, 12, 16, 17, 18}) {
     const float* o = args.out.at(token);
     std::printf("token %2d: %8.5f %8.5f %8.5f ...\n", token, double(o[0]), double(o[1]), double(o[2]));

@@ -7,10 +7,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev nlohmann-json3-dev
 
 build=build/examples
-mkdir -p $build
+mkdir -p build
 echo "== building $build"
 options=(-DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=Release -DKDA_BUILD_TESTS=OFF)
-cmake -S . -B $build -G Ninja "${options[@]}" > $build/configure.log 2>&1 || { tail -20 $build/configure.log >&2; exit 1; }
+cmake -S . -B $build -G Ninja "${options[@]}" > $build.log 2>&1 || { tail -20 $build.log >&2; exit 1; }
 cmake --build $build
 
 echo "== minimal"

@@ -69,8 +69,7 @@ struct layer_run {
   index prompt = 0;
 };
 
-/// Every stage of one head. Output projection and first halves of the gates have no heads: there it is one share of
-/// `parts`.
+/// Every stage of one head. The first halves of the gates and the output have no heads: one of `parts` shares of them.
 inline layer_deviations compare_head(const layer_run& run, index head, index part, index parts) {
   namespace reference = kda::reference;
   using reference::values;

@@ -3,7 +3,6 @@
 // and nothing has been written and no task run.
 #include <functional>
 #include <limits>
-#include <source_location>
 
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
@@ -57,19 +56,19 @@ template <class Args> struct right_call {
     return call(p.args, p.workspace, p.executor);
   }
   void refuses(error what, const char* argument, const change<Args>& f,
-               std::source_location where = std::source_location::current()) const {
+               int line = __builtin_LINE()) const {
     std::ptrdiff_t tasks = 0;
     const std::vector<unsigned char> before = written();
     const kda::status s = changed(f, tasks);
-    INFO("line " << where.line() << ": " << s.argument << " " << kda::message(s.what));
+    INFO("line " << line << ": " << s.argument << " " << kda::message(s.what));
     CHECK(std::string(s.argument) == argument);
     CHECK(s.what == what);
     CHECK((tasks == 0 && written() == before));
   }
-  void accepts(const change<Args>& f, std::source_location where = std::source_location::current()) const {
+  void accepts(const change<Args>& f, int line = __builtin_LINE()) const {
     std::ptrdiff_t tasks = 0;
     const kda::status s = changed(f, tasks);
-    INFO("line " << where.line() << ": " << s.argument << " " << kda::message(s.what));
+    INFO("line " << line << ": " << s.argument << " " << kda::message(s.what));
     CHECK(s);
   }
 

@@ -42,9 +42,15 @@ std::string best_up_to(isa limit) {
 }
 
 using some_spec = specs::glm;
-template <class Tables>
-std::string isa_of(const Tables* tables) {
+template <class Tables> std::string isa_of(const Tables* tables) {
   return tables == nullptr ? "" : tables->template get<some_spec>().isa;
+}
+
+// Tables of no kernels, to make lists of.
+template <int I> const void* fake_table() {
+  static kda::tables<some_spec> t{};
+  t.isa = kda::name(all[I]);
+  return &t;
 }
 
 }  // namespace
@@ -61,13 +67,15 @@ TEST_CASE("KDA_ISA lowers the choice and never raises it", "[dispatch]") {
     CAPTURE(kda::name(wanted));
     environment.set(kda::name(wanted));
     CHECK(isa_of(kda::select(test_kernels)) == best_up_to(wanted));
-    for (const isa highest : all) CHECK(isa_of(kda::select(test_kernels, highest)) == best_up_to(std::min(highest, wanted)));
+    for (const isa highest : all)
+      CHECK(isa_of(kda::select(test_kernels, highest)) == best_up_to(std::min(highest, wanted)));
   }
 }
 
 TEST_CASE("a KDA_ISA that names no ISA is ignored", "[dispatch]") {
   const wanted_isa environment;
-  for (const char* garbage : {"", "AVX2", "avx", "avx2 ", " avx2", "avx512_bf16", "avx512f", "scala", "2", "best", "\n"}) {
+  for (const char* garbage :
+       {"", "AVX2", "avx", "avx2 ", " avx2", "avx512_bf16", "avx512f", "scala", "2", "best", "\n"}) {
     CAPTURE(garbage);
     environment.set(garbage);
     CHECK(isa_of(kda::select(test_kernels)) == best_up_to(isa::avx512));
@@ -88,11 +96,17 @@ TEST_CASE("an ISA is had exactly, or not at all", "[dispatch]") {
 
 TEST_CASE("a list gives the first table that may run, and nothing if there is none", "[dispatch]") {
   const wanted_isa environment;
-  static kda::table<some_spec> tables[3];
-  for (const isa i : all) tables[static_cast<int>(i)].isa = kda::name(i);
   using list = kda::kernel_list<some_spec>;
-  const kda::built_kernels scalar{"scalar", [] { return static_cast<const void*>(static_cast<const kda::tables<some_spec>*>(&tables[0])); }};
-  (void)scalar;
+  const kda::built_kernels gap[] = {{"avx512", fake_table<2>}, {"scalar", fake_table<0>}, {nullptr, nullptr}};
+  CHECK(isa_of(kda::select(list{gap}, isa::avx2)) == "scalar");
+  CHECK(isa_of(kda::select(list{gap}, isa::scalar)) == "scalar");
+  CHECK(kda::select_exactly(list{gap}, isa::avx2) == nullptr);
+  const kda::built_kernels no_scalar[] = {{"avx512", fake_table<2>}, {"avx2", fake_table<1>}, {nullptr, nullptr}};
+  CHECK(kda::select(list{no_scalar}, isa::scalar) == nullptr);
+  CHECK(kda::select_exactly(list{no_scalar}, isa::scalar) == nullptr);
+  const kda::built_kernels none[] = {{nullptr, nullptr}};
+  CHECK(kda::select(list{none}) == nullptr);
+  CHECK(kda::select_exactly(list{none}, isa::scalar) == nullptr);
 }
 
 TEST_CASE("tables say which ISA they are for and hold the calls of their options", "[dispatch]") {
@@ -109,4 +123,18 @@ TEST_CASE("tables say which ISA they are for and hold the calls of their options
   CHECK((no_norm.conv && no_norm.gate && no_norm.beta && !no_norm.norm));
   const auto& no_decay = t->get<specs::delta_key>();
   CHECK((no_decay.prefill && no_decay.decode && !no_decay.gate));
+}
+
+TEST_CASE("the CPU is asked for everything an ISA uses", "[dispatch]") {
+  CHECK(current_isa() <= kda::best_isa());
+  if (emulated()) CHECK(kda::best_isa() == current_isa());  // that CPU has the ISA and nothing newer
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  CHECK(kda::best_isa() == (avx512 ? isa::avx512 : avx2 ? isa::avx2 : isa::scalar));
+#else
+  CHECK(kda::best_isa() == isa::scalar);
+#endif
+  for (const isa i : all) CHECK(kda::detail::rank(kda::name(i)) == static_cast<int>(i));
 }

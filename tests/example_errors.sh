@@ -15,7 +15,7 @@ refused() {
   shift
   "$program" "$@" > /dev/null 2> "$folder/said" || status=$?
   count=$((count + 1))
-  if [ $status -ne 1 ] || [ "$(wc -l < "$folder/said")" -ne 1 ] || ! grep --quiet --fixed-strings -- "$words" "$folder/said"; then
+  if [ $status -ne 1 ] || [ "$(wc -l < "$folder/said")" -ne 1 ] || ! grep -qF -- "$words" "$folder/said"; then
     echo "FAILED: glm_layer $*: status $status, wanted 1 and one line with: $words"
     sed 's/^/  | /' "$folder/said"
     failures=$((failures + 1))

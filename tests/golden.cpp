@@ -2,10 +2,10 @@
 // The golden test: runs every *.json of golden/, or of the folder that KDA_GOLDEN_DIR names, through the kernels of
 // this run's ISA (KDA_TEST_ISA; unset: of each ISA that this CPU has) and through the double reference.
 //
-//   kda_golden_test            prints a line a file with each output's worst error over its bound, and last
-//                              "golden: N files, M failed"; exit status 1 if any failed. Finding no file is a failure
-//                              too.
+//   kda_golden_test            prints a line a file, with each output's worst error over its bound among all of these
 //   kda_golden_test --foreign  prints the ISAs of this build that this CPU lacks, one a line
+//
+// The last line is "golden: N files, M failed"; exit status 1 if any failed. Finding no file is a failure too.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -164,7 +164,7 @@ TEMPLATE_TEST_CASE("a NaN stays in its own sequence and head", "[guard_pages]", 
     const auto poison = [&](auto& tensor) {
       const auto width = tensor.size() / size(x.lists.offsets.back());
       const auto first = size(x.lists.offsets[1]) * width, last = size(x.lists.offsets[2]) * width;
-      std::memset(static_cast<void*>(tensor.data() + first), nan_bytes, (last - first) * sizeof(tensor[0]));
+      put_nan(tensor, first, last - first);
     };
     poison(x.tensors.q), poison(x.tensors.k), poison(x.tensors.v), poison(x.tensors.gate), poison(x.tensors.beta);
     auto nan_slot = before.slot(1);
@@ -180,8 +180,7 @@ TEMPLATE_TEST_CASE("a NaN stays in its own sequence and head", "[guard_pages]", 
     TestType y(batch, before, g);
     const auto poison_head = [&](auto& tensor, testing::index tokens) {
       const auto width = tensor.size() / size(2 * tokens);
-      for (std::size_t row = 1; row < size(2 * tokens); row += 2)
-        std::memset(static_cast<void*>(tensor.data() + row * width), nan_bytes, width * sizeof(tensor[0]));
+      for (std::size_t row = 1; row < size(2 * tokens); row += 2) put_nan(tensor, row * width, width);
     };
     const testing::index tokens = y.lists.offsets.back();
     poison_head(y.tensors.q, tokens), poison_head(y.tensors.k, tokens), poison_head(y.tensors.v, tokens);

@@ -38,13 +38,13 @@ template <class Spec> double error_of(const std::vector<float>& values, index ro
       kda::reference::l2norm_rows(widened(x), rows, K, static_cast<double>(eps), static_cast<double>(scale)), K);
 }
 
-constexpr double bound = 4e-7;  // relative to the row's largest: the sum of 256 squares in one lane, halved by the root
+constexpr double bound = 6e-7;  // relative to the row's largest: the sum of 256 squares in one lane, halved by the root
 
 }  // namespace
 
 TEMPLATE_TEST_CASE("rows of any length are normalised", "[l2norm]", specs::kda_norm_key, specs::glm) {
   random_numbers r(1);
-  for (index K = 1; K <= 256; K += K < 70 || emulated() ? 1 + (emulated() ? 12 : 0) : 13) {
+  for (index K = 1; K <= 256; K += K < 70 && !emulated() ? 1 : 13) {
     CAPTURE(K);
     CHECK(error_of<TestType>(r.normals(5 * K), 5, K, qk_eps, 1 / std::sqrt(static_cast<float>(K))) <= bound);
   }

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tens of thousands of short sequences in one call: each right, in time that grows with their number; and lists whose memory is
-// filled anew between calls.
+// Tens of thousands of short sequences in one call: each right, in time that grows with their number; and lists whose
+// memory is filled anew between calls.
+#include <chrono>
+
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
-
-#include <chrono>
 
 using namespace testing;
 
 namespace {
 
 // Small states, so that the time of the tasks does not hide that of the checks.
-template <class Call>
-typename Call::shape small_shape() {
+template <class Call> typename Call::shape small_shape() {
   if constexpr (std::is_same_v<typename Call::shape, conv_shape>)
     return {.channels = 3, .width = 4, .columns = 3};
   else
@@ -29,8 +28,7 @@ std::vector<sequence> many(testing::index n) {
   return batch;
 }
 
-template <class Call>
-double seconds_for(testing::index n) {
+template <class Call> double seconds_for(testing::index n) {
   Call x(many(n), Call::pool_of(n, 1, small_shape<Call>()), small_shape<Call>());
   scratch w(n);
   const auto args = x.args();
@@ -45,8 +43,9 @@ double seconds_for(testing::index n) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("seventy thousand short sequences run in one call", "[many_sequences]", decode_call<specs::kda_given_key>,
-                   prefill_call<specs::kda_given_key>, conv_call<specs::kda_bounded>) {
+TEMPLATE_TEST_CASE("seventy thousand short sequences run in one call", "[many_sequences]",
+                   decode_call<specs::kda_given_key>, prefill_call<specs::kda_given_key>,
+                   conv_call<specs::kda_bounded>) {
   const testing::index n = emulated() ? 2000 : 70'000;
   const auto shape = small_shape<TestType>();
   const std::vector<sequence> batch = many(n);

@@ -59,7 +59,7 @@ template <class Spec> std::vector<double> exact_norm(const rows<Spec>& c) {
                                         static_cast<double>(c.eps), activation<Spec>);
 }
 
-constexpr double bound = 3e-7;
+constexpr double bound = 6e-7;
 
 // Elements that the rounding of no number near the exact one gives. With the weight after the cast there are three
 // roundings, and each may fall to either side if its argument is within `bound` of a tie.

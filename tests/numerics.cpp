@@ -44,6 +44,8 @@ class printer {
   [[nodiscard]] bool all_hold() const { return all_hold_; }
 
   void print(const section& s) {
+    std::size_t width = s.first_column.size();
+    for (const row& r : s.rows) width = std::max(width, r.name.size());
     std::vector<std::vector<std::string>> lines = {{s.first_column, "bound"}};
     lines[0].insert(lines[0].end(), s.columns.begin(), s.columns.end());
     for (const row& r : s.rows) {
@@ -55,18 +57,18 @@ class printer {
     }
     std::printf(markdown_ ? "\n### %s\n\n" : "\n%s\n", s.title.c_str());
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      print_line(lines[i]);
-      if (i == 0 && markdown_) print_line(std::vector<std::string>(lines[0].size(), "---"));
+      print_line(lines[i], width);
+      if (i == 0 && markdown_) print_line(std::vector<std::string>(lines[0].size(), "---"), width);
     }
   }
 
  private:
-  void print_line(const std::vector<std::string>& cells) const {
+  void print_line(const std::vector<std::string>& cells, std::size_t width) const {
     for (std::size_t i = 0; i < cells.size(); ++i) {
       if (markdown_)
         std::printf("%s %s", i == 0 ? "|" : " |", cells[i].c_str());
       else
-        std::printf("%-*s", i == 0 ? 76 : 16, cells[i].c_str());
+        std::printf("%-*s", i == 0 ? static_cast<int>(width) + 2 : 16, cells[i].c_str());
     }
     std::printf(markdown_ ? " |\n" : "\n");
   }
@@ -210,7 +212,7 @@ gate_problem ordinary_gate(index D) {
 /// Every logit with every A_log and every bias, out to the infinities.
 gate_problem extreme_gate(index D) {
   const std::vector<float> logits = {-infinity, -1e4f, -100, -20, -5, -1, -0.f, 0, 1, 5, 20, 100, 1e4f, infinity},
-                           a_log = {-100, -4, 0, 2.77f, 5, 88, 100, infinity}, bias = {-100, -1, 0, 1, 100};
+                           a_log = {-80, -4, 0, 2.77f, 5, 88, 100, infinity}, bias = {-100, -1, 0, 1, 100};
   gate_problem p{std::ssize(logits), std::ssize(a_log), D, {}, a_log, {}};
   for (const float x : logits) p.x.insert(p.x.end(), size(p.HV * D), x);
   for (index h = 0; h < p.HV; ++h)

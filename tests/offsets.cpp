@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offsets, of either width and however far: lists of int32 and int64, tokens that no sequence owns, and elements more than 2^31
-// from the first.
+// Offsets, of either width and however far: lists of int32 and int64, tokens that no sequence owns, and elements more
+// than 2^31 from the first.
+#include <sys/mman.h>
+
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
-
-#include <sys/mman.h>
 
 using namespace testing;
 
 namespace {
 
 // Memory of any size, of which only what is touched exists.
-template <class T>
-class sparse {
+template <class T> class sparse {
  public:
   explicit sparse(std::size_t n) : bytes_(n * sizeof(T)) {
     void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -30,7 +29,8 @@ class sparse {
   T* data_;
 };
 
-const std::vector<sequence> batch{continued(5, 1, 1), {3, 2, 2, 0, true, 9}, fresh(1, 3, 3), continued(0, 4, 4), continued(2, 5, -1)};
+const std::vector<sequence> batch{
+    continued(5, 1, 1), {3, 2, 2, 0, true, 9}, fresh(1, 3, 3), continued(0, 4, 4), continued(2, 5, -1)};
 
 }  // namespace
 
@@ -38,8 +38,8 @@ TEMPLATE_TEST_CASE("int32 and int64 lists agree", "[offsets]", KDA_TEST_CALLS) {
   TestType wide(batch, TestType::pool_of(5, 1)), narrow = wide;
   wide.run();
   const auto halved = [](const std::vector<std::int64_t>& x) { return std::vector<std::int32_t>(x.begin(), x.end()); };
-  const std::vector<std::int32_t> lists[] = {halved(wide.lists.offsets), halved(wide.lists.load), halved(wide.lists.store),
-                                             halved(wide.lists.position)};
+  const std::vector<std::int32_t> lists[] = {halved(wide.lists.offsets), halved(wide.lists.load),
+                                             halved(wide.lists.store), halved(wide.lists.position)};
   const auto list = [&](std::size_t i) { return kda::indices(lists[i].data(), std::ssize(lists[i])); };
   for (int mixed = 0; mixed < 16; ++mixed) {  // each list by itself
     TestType x = narrow;
@@ -67,8 +67,8 @@ TEMPLATE_TEST_CASE("tokens that no sequence owns are neither read nor written", 
   auto args = x.args();
   const auto poison = [](auto& tensor) {
     const std::size_t width = tensor.size() / 16;  // 16 tokens
-    std::memset(static_cast<void*>(tensor.data()), nan_bytes, 2 * width * sizeof(tensor[0]));
-    std::memset(static_cast<void*>(tensor.data() + 13 * width), nan_bytes, 3 * width * sizeof(tensor[0]));
+    put_nan(tensor, 0, 2 * width);
+    put_nan(tensor, 13 * width, 3 * width);
   };
   if constexpr (requires { x.tensors; })
     poison(x.tensors.q), poison(x.tensors.k), poison(x.tensors.v), poison(x.tensors.gate), poison(x.tensors.beta);
@@ -120,7 +120,8 @@ TEMPLATE_TEST_CASE("slots may lie more than 2^31 elements into the pool", "[offs
 }
 
 TEMPLATE_TEST_CASE("tokens may lie more than 2^31 elements into a tensor", "[offsets]", KDA_TEST_CALLS) {
-  // Rows of one matrix 2^29 elements wide, whose columns are the tensors: token 4 begins at element 2^31, token 8 at 2^32.
+  // Rows of one matrix 2^29 elements wide, whose columns are the tensors: token 4 begins at element 2^31, token 8 at
+  // 2^32.
   constexpr testing::index width = testing::index{1} << 29, column = 4096, tokens = 9;
   const std::vector<sequence> all{continued(5, 1, 1), fresh(1, 2, 0), continued(3, 3, 2)};
   TestType x(all, TestType::pool_of(3, 1)), y = x;

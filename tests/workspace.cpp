@@ -48,7 +48,8 @@ TEMPLATE_TEST_CASE("prefill and decode do not depend on what their workspace hol
                    specs::kda_bf16_value, specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus,
                    specs::gdn_bounded, specs::qwen, specs::kda_mixed) {
   const index bytes = kda::workspace_bytes({.sequences = 2});
-  for (const geometry& g : {geometry{39, 1, 2, 20, 29}, geometry{4, 1, 1, 1, 1}, geometry{18, 1, 1, 33, 270}}) {
+  for (const geometry& g :
+       {geometry{emulated() ? 17 : 39, 1, 2, 20, 29}, geometry{4, 1, 1, 1, 1}, geometry{18, 1, 1, 33, 270}}) {
     if (emulated() && g.T == 18) continue;
     const problem p = ordinary_problem<TestType>(g, 111);
     for (const core c : {core::decode, core::prefill}) {
@@ -58,8 +59,10 @@ TEMPLATE_TEST_CASE("prefill and decode do not depend on what their workspace hol
       CHECK(same_bits(run_in<TestType>(p, c, first), want));  // again, in what the first call left
       for (const auto* fill : {&zeros, &huge, &numbers})
         CHECK(same_bits(run_in<TestType>(p, c, filled_memory(bytes, 0, *fill)), want));
-      for (const std::size_t misaligned : {1u, 4u, 31u, 63u})
+      for (const std::size_t misaligned : {1u, 4u, 31u, 63u}) {
+        if (emulated() && misaligned != 31) continue;
         CHECK(same_bits(run_in<TestType>(p, c, filled_memory(bytes, misaligned, nans)), want));
+      }
       CHECK(std::all_of(want.out.begin(), want.out.end(), [](auto x) { return std::isfinite(kda::to_float(x)); }));
     }
   }

@@ -32,14 +32,14 @@ struct required {
 /// Parameters of gate::bounded: g = lower_bound sigmoid(exp(A_log) (x + dt_bias)).
 struct bounded_gate_params {
   required<float> lower_bound;     ///< finite and below 0; a factor, not a clamp (GLM-5.3-Flash, Kimi K3: -5)
-  view<const float, 1> a_log{};      ///< [>= HV], later entries are ignored; empty: 0
-  view<const float, 1> dt_bias{};    ///< [HV * K], head-major (per_channel), or [HV] (per_head); empty: 0
+  view<const float, 1> a_log{};      ///< [>= HV], later entries are ignored; left out: 0
+  view<const float, 1> dt_bias{};    ///< [HV * K], head-major (per_channel), or [HV] (per_head); left out: 0
 };
 
 /// Parameters of gate::softplus: g = -exp(A_log) softplus(x + dt_bias).
 struct softplus_gate_params {
   view<const float, 1> a_log{};    ///< [>= HV], later entries are ignored
-  view<const float, 1> dt_bias{};  ///< [HV * K], head-major (per_channel), or [HV] (per_head); empty: 0
+  view<const float, 1> dt_bias{};  ///< [HV * K], head-major (per_channel), or [HV] (per_head); left out: 0
 };
 
 /// gate::given and decay::none have no parameters.
@@ -89,7 +89,7 @@ struct conv_args {
   using t = detail::traits<Spec>;
   view<const typename t::io::qkv, 2> x{};  ///< [T, C] raw projections
   view<const float, 2> weight{};           ///< [C, W], W from 2 to 4; weight[c, W - 1] meets the current token
-  view<const float, 1> bias{};             ///< [C]; empty: 0
+  view<const float, 1> bias{};             ///< [C]; left out: 0
   view<typename t::io::qkv, 2> y{};        ///< [T, C]
   kda::sequences sequences{};
   conv_pool<typename t::io::qkv> states{};

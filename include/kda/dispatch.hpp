@@ -92,7 +92,11 @@ template <class... Specs>
 
 }  // namespace kda::inline v0
 
+// Declared by both macros: different specs in the two are then an error of the compiler, not a table read as another.
+#define KDA_SAME_SPECS(NAME, ...) kda::kernel_list<__VA_ARGS__> KDA_JOIN(NAME, specs)();
+
 /// Declares kernel list NAME for the specs that follow.
-#define KDA_DECLARE_KERNELS(NAME, ...)                     \
+#define KDA_DECLARE_KERNELS(NAME, ...)                         \
+  KDA_SAME_SPECS(NAME, __VA_ARGS__)                            \
   extern "C" const kda::built_kernels KDA_JOIN(NAME, built)[]; \
   inline constexpr kda::kernel_list<__VA_ARGS__> NAME{KDA_JOIN(NAME, built)};

@@ -10,7 +10,7 @@ template <class Spec>
 consteval table<Spec> make_table() {
   using k = kernels<Spec>;
   table<Spec> t{};
-  t.isa = KDA_STRING(KDA_ISA);
+  t.isa = k::isa;
   t.prefill = &k::prefill;
   t.decode = &k::decode;
   if constexpr (detail::traits<Spec>::conv::present) t.conv = &k::conv;
@@ -30,6 +30,7 @@ struct exported {
 
 /// Defines the tables of this file's ISA for the specs that follow, under the name that KDA_DECLARE_KERNELS(NAME, ...) lists.
 #define KDA_EXPORT_KERNELS(NAME, ...)                                   \
+  KDA_SAME_SPECS(NAME, __VA_ARGS__)                                     \
   extern "C" const void* KDA_JOIN_ISA(NAME)();                          \
   extern "C" const void* KDA_JOIN_ISA(NAME)() {                         \
     return &kda::KDA_ISA_NAMESPACE::exported<__VA_ARGS__>::value;       \

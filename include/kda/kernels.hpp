@@ -470,6 +470,8 @@ template <class Spec>
 struct kernels {
   using t = detail::traits<Spec>;
 
+  static constexpr const char* isa = KDA_STRING(KDA_ISA);
+
   /// Chunked delta rule, for prompts; any number of tokens. Right to 1e-5 of the largest output for every log decay in
   /// [-inf, 0] and beta in [0, 2].
   static status prefill(const delta_rule_args<Spec>& args, const workspace& w, const executor& e = serial) {

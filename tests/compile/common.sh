@@ -2,7 +2,7 @@
 # Shared by the compile tests: where the headers are, how they are compiled, and a loop over jobs on all cores.
 # Read with `source`, after `set -euo pipefail`. The environment names what differs between machines:
 #   KDA_COMPILERS      compilers to test with, blanks between ("g++ clang++")
-#   KDA_EXTRA_INCLUDE  folders with xsimd and nlohmann/json, if not on the compiler's own path, blanks between
+#   KDA_EXTRA_INCLUDE  folders with xsimd and nlohmann/json, blanks between
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -10,7 +10,9 @@ fail() { echo "$*" >&2; exit 1; }
 
 compilers=${KDA_COMPILERS:?names the compilers to test with}
 base="-std=c++20 -I$root/include"
-for folder in ${KDA_EXTRA_INCLUDE:-}; do base+=" -isystem $folder"; done
+for folder in ${KDA_EXTRA_INCLUDE:-}; do # said by hand, the compiler's own folder would change place and hide the C library's
+  [ "$folder" = /usr/include ] || base+=" -isystem $folder"
+done
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast -Wdouble-promotion -Wundef -Werror"
 bare="-fno-exceptions -fno-rtti"
 case $(uname -m) in

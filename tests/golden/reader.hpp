@@ -22,7 +22,8 @@ namespace golden {
 using nlohmann::json;
 using index = std::ptrdiff_t;
 
-/// What is wrong with a file, in one line that names the key.
+/// What is wrong with a file, in one line that names the key. (Sentences start as std::string where a temporary
+/// follows: gcc 12 takes a literal before one for an overlapping copy at -O3.)
 struct fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -52,9 +52,13 @@ struct sequence_lists {
 };
 
 template <class T> void fill_bytes(std::vector<T>& x, int byte) {
-  std::memset(static_cast<void*>(x.data()), byte, x.size() * sizeof(T));
+  if (!x.empty()) std::memset(static_cast<void*>(x.data()), byte, x.size() * sizeof(T));
 }
 constexpr int nan_bytes = 0xff, canary_bytes = 0xa5;
+
+template <class T> void put_nan(std::vector<T>& x, std::size_t first, std::size_t n) {
+  std::fill_n(x.begin() + static_cast<index>(first), n, kda::round_to<T>(std::numeric_limits<float>::quiet_NaN()));
+}
 
 template <class T> bool all_zeros(const std::vector<T>& x) { return same_bits(x, std::vector<T>(x.size())); }
 

@@ -2,9 +2,10 @@
 // The vector functions of simd/vec.hpp and simd/math.hpp over arrays: one table per ISA, compiled from
 // tests/math_kernels.cpp. Included by code of every ISA, hence declarations only.
 #pragma once
-#include <cstddef>
 #include <kda/bf16.hpp>
 #include <kda/dispatch.hpp>
+
+#include <cstddef>
 
 namespace testing {
 

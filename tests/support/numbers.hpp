@@ -2,10 +2,10 @@
 // How far a computed number is from the exact one: in units of the last place, and where the result was rounded to
 // bf16; and the vector functions of the current ISA.
 #pragma once
-#include <bit>
-
 #include "delta_rule.hpp"
 #include "math_kernels.hpp"
+
+#include <bit>
 
 namespace testing {
 

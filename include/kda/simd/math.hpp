@@ -32,8 +32,8 @@ KDA_INLINE exponential_parts split_exponential(vec x) {
   return {shift_left_23(shifted), fma(r * r, p, r)};
 }
 
-/// e^x: within 1 ulp for x >= -86.6; exactly 1 at 0, exactly 0 below -86.6 (results under 2^-124.9 are flushed), exactly
-/// the largest float from its logarithm on.
+/// e^x: within 1 ulp for x >= -86.6; exactly 1 at 0, exactly 0 below -86.6 (results under 2^-124.9 are flushed) and
+/// exactly the largest float from its logarithm on.
 KDA_INLINE vec exp(vec x) {
   const auto [half_scale, tail] = split_exponential<true>(clamp(x, -86.6f, 88.7228394f));
   const vec y = (tail + broadcast(1.f)) * half_scale;
