@@ -8,7 +8,9 @@
 // 2. The full size in bf16, a prompt in several calls and then token by token. Each stage is compared, for a few heads,
 //    with the double reference on the same bf16 inputs.
 // Exit status 1 and one line that says why, if an error is beyond its bound or something cannot be read or run.
-#include <unistd.h>
+#include "glm_weights.hpp"
+#include "golden_layer.hpp"
+#include "stage_errors.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -19,11 +21,8 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
-
-#include "glm_weights.hpp"
-#include "golden_layer.hpp"
-#include "stage_errors.hpp"
 
 namespace engine {
 namespace {

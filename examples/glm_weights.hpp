@@ -2,10 +2,10 @@
 // Inputs of a layer of GLM-5.3-Flash's size from one linear congruential generator: the same on every machine, made by
 // all threads at once, since each can start anywhere in the sequence.
 #pragma once
+#include "layer.hpp"
+
 #include <cmath>
 #include <cstdint>
-
-#include "layer.hpp"
 
 namespace engine {
 

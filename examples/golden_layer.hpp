@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of GLM-5.3-Flash's kind from golden/: weights, inputs, and what transformers computed from them.
 #pragma once
+#include "layer.hpp"
+
 #include <filesystem>
 #include <string>
 #include <vector>
-
-#include "layer.hpp"
 
 namespace engine {
 

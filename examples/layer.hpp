@@ -10,6 +10,11 @@
 // T tokens, X hidden size, H heads of D channels, Q = H D. Every kernel reads its inputs where the projections left
 // them: nothing is copied or transposed on the way.
 #pragma once
+#include "glm.hpp"
+#include "linear.hpp"
+#include "tensor.hpp"
+#include "thread_pool.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <stdexcept>
@@ -17,11 +22,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include "glm.hpp"
-#include "linear.hpp"
-#include "tensor.hpp"
-#include "thread_pool.hpp"
 
 namespace engine {
 

@@ -4,11 +4,11 @@
 // A task has 32 outputs. It widens 32 x 1024 weights to float at a time, 128 KiB for the L2 cache, and meets them with
 // 64 tokens in tiles of 4 tokens x 2 outputs: 8 sums of 4 lanes and 6 operands fit the 16 registers of SSE2.
 #pragma once
-#include <algorithm>
-#include <cstring>
-
 #include "tensor.hpp"
 #include "thread_pool.hpp"
+
+#include <algorithm>
+#include <cstring>
 
 namespace engine {
 

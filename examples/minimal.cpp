@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kimi Delta Attention in one file: two prompts in one packed batch, then one more token for each.
 //   g++ -std=c++20 -O2 -march=native -I include examples/minimal.cpp -o minimal && ./minimal
+#include <kda/kda.hpp>
+
 #include <cmath>
 #include <cstdio>
-#include <kda/kda.hpp>
 #include <vector>
 
 // What the model needs, said once: the attention of GLM-5.3-Flash. With kda::io<kda::bf16> the tensors would be bf16.

@@ -2,14 +2,15 @@
 // How far the stages of a bf16 layer are from the double reference. Each stage is compared on the very inputs it had,
 // so that an error shows at its own stage and the roundings between stages are no errors.
 #pragma once
+#include "layer.hpp"
+
+#include <kda/reference.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <kda/reference.hpp>
 #include <limits>
 #include <vector>
-
-#include "layer.hpp"
 
 namespace engine {
 

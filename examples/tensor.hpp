@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory for the examples' tensors: a matrix that owns its elements, and the views of it that kda takes.
 #pragma once
-#include <cstddef>
 #include <kda/bf16.hpp>
 #include <kda/view.hpp>
+
+#include <cstddef>
 #include <vector>
 
 namespace engine {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small thread pool, as every engine has one already, and how kda borrows it: executor().
 #pragma once
+#include <kda/executor.hpp>
+
 #include <condition_variable>
 #include <cstddef>
-#include <kda/executor.hpp>
 #include <mutex>
 #include <stop_token>
 #include <thread>

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that two arguments share: inputs stay as they are, an output that touches anything else is refused before
 // anything is written, and what merely lies between each other's rows is accepted.
-#include <sys/mman.h>
-
-#include <functional>
-
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+
+#include <functional>
+#include <sys/mman.h>
 
 using namespace testing;
 

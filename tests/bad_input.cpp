@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad input: each mistake in each argument of each kernel gives a status that names the argument as the call spells it,
 // and nothing has been written and no task run.
-#include <functional>
-#include <limits>
-
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+
+#include <functional>
+#include <limits>
 
 using namespace testing;
 using kda::error;
@@ -26,8 +26,7 @@ template <class Args> struct parts {
 };
 
 // A function that spoils them. Two pointers: there are many hundreds of such functions.
-template <class Args>
-class change {
+template <class Args> class change {
  public:
   template <class F>
   change(const F& f) : f_(&f), call_([](const void* g, parts<Args>& p) { (*static_cast<const F*>(g))(p); }) {}
@@ -55,8 +54,7 @@ template <class Args> struct right_call {
     f(p);
     return call(p.args, p.workspace, p.executor);
   }
-  void refuses(error what, const char* argument, const change<Args>& f,
-               int line = __builtin_LINE()) const {
+  void refuses(error what, const char* argument, const change<Args>& f, int line = __builtin_LINE()) const {
     std::ptrdiff_t tasks = 0;
     const std::vector<unsigned char> before = written();
     const kda::status s = changed(f, tasks);

@@ -54,8 +54,7 @@ template <class Spec> double error_of(const outcome<Spec>& o, const exact& e) {
   return std::max(relative_error(o.out, e.out), relative_error(o.state, e.state));
 }
 
-// ---- numbers of tokens
-// --------------------------------------------------------------------------------------------------------
+// ---- numbers of tokens ----------------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("any number of tokens is right, whole chunks or not, and no token past the last is touched",
                    "[chunks]", KDA_BOTH_DECAYS_AND_LAYOUTS, specs::kda_mixed, specs::delta_key) {
@@ -84,8 +83,7 @@ TEMPLATE_TEST_CASE("no tokens leave the state as it is, and make zeros of a fres
   }
 }
 
-// ---- splits
-// -------------------------------------------------------------------------------------------------------------------
+// ---- splits ---------------------------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("every split of a few tokens into prefill and decode calls is right", "[chunks]",
                    KDA_BOTH_DECAYS_AND_LAYOUTS) {
@@ -158,8 +156,7 @@ TEMPLATE_TEST_CASE("the state after T tokens decodes token T + 1 as a prefill of
   }
 }
 
-// ---- bits
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- bits -----------------------------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("a prompt cut at multiples of chunk_tokens gives the bits of one call", "[chunks]",
                    KDA_BOTH_DECAYS_AND_LAYOUTS, specs::delta_value, specs::kda_mixed) {
@@ -203,35 +200,32 @@ TEMPLATE_TEST_CASE("n tokens decoded in one call have the bits of n calls", "[ch
 TEMPLATE_TEST_CASE("outputs and states do not depend on what follows, nor on how much follows", "[chunks]",
                    KDA_BOTH_DECAYS_AND_LAYOUTS, specs::delta_key, specs::kda_bounded, specs::gdn_softplus) {
   constexpr index T = 2 * C + 7;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   const problem p = ordinary_problem<TestType>({T, 1, 2, 20, 12}, 40);
   const index row = p.g.HV * p.g.V;
   for (const core c : {core::decode, core::prefill}) {
     const outcome<TestType> whole = run<TestType>(p, {c});
     for (index cut = 1; cut < T; cut += emulated() ? 5 : 1) {
-      CAPTURE(cut, c == core::prefill);
-      packed_tensors<TestType> kept(p), cut_off(p), replaced(p);
-      // what follows the cut: NaN behind the last offset, or other numbers within the sequence
-      const auto follow = [&](auto& x, index per_token, auto value) {
-        std::fill(x.begin() + cut * per_token, x.end(), value);
+      // tokens from the cut on hold `number`; the call ends at the cut or goes on to the last of them
+      const auto state_after = [&](float number, float beta, index tokens) {
+        packed_tensors<TestType> t(p);
+        const auto follow = [&](auto& x, index per_token, float value) {
+          std::fill(x.begin() + cut * per_token, x.end(), value);
+        };
+        follow(t.q, p.g.H * p.g.K, number), follow(t.k, p.g.H * p.g.K, number), follow(t.v, row, number);
+        follow(t.gate, gates<TestType>(p.g), number), follow(t.beta, p.g.HV, beta);
+        auto state = initial_pool<TestType>(p);
+        call(t, state, c, 0, tokens, 0);
+        CHECK(std::equal(t.out.begin(), t.out.begin() + cut * row, whole.out.begin(), [](float x, float y) {
+          return __builtin_bit_cast(std::uint32_t, x) == __builtin_bit_cast(std::uint32_t, y);
+        }));
+        if (tokens == cut) CHECK(std::all_of(t.out.begin() + cut * row, t.out.end(), [](float x) { return x == 0; }));
+        return state;
       };
-      constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-      for (auto* t : {&cut_off, &replaced}) {
-        const float v = t == &cut_off ? nan : -7.5f;
-        follow(t->q, p.g.H * p.g.K, v), follow(t->k, p.g.H * p.g.K, v), follow(t->v, row, v);
-        follow(t->gate, gates<TestType>(p.g), v), follow(t->beta, p.g.HV, t == &cut_off ? nan : 1.f);
-      }
-      auto state_kept = initial_pool<TestType>(p), state_cut_off = state_kept, state_replaced = state_kept;
-      call(kept, state_kept, c, 0, cut, 0);
-      call(cut_off, state_cut_off, c, 0, cut, 0);
-      call(replaced, state_replaced, c, 0, T, 0);
-      CHECK(same_bits(state_kept, state_cut_off));
-      bool same = true;
-      for (std::size_t i = 0; i < size(cut * row); ++i)
-        for (const auto* t : {&kept, &cut_off, &replaced})
-          same =
-              same && __builtin_bit_cast(std::uint32_t, t->out[i]) == __builtin_bit_cast(std::uint32_t, whole.out[i]);
-      CHECK(same);
-      CHECK(std::all_of(cut_off.out.begin() + cut * row, cut_off.out.end(), [](float x) { return x == 0; }));
+      CAPTURE(cut, c == core::prefill);
+      CHECK(same_bits(state_after(nan, nan, cut), state_after(-7.5f, 1, cut)));
+      state_after(-7.5f, 1, T);
+      state_after(nan, nan, T);
     }
   }
 }

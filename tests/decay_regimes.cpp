@@ -10,13 +10,14 @@ namespace {
 #define KDA_DECAY_SPECS specs::kda_norm_key, specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value
 
 // Within the bound; and above nothing, which would mean that nothing was compared.
-template <class Spec> void hold(const regime& r) {
+template <class Spec> worst_errors hold(const regime& r) {
   const worst_errors worst = worst_of<Spec>(r);
   CAPTURE(r.name, worst.decode.out, worst.decode.state, worst.prefill.out, worst.prefill.state);
   for (const errors& e : {worst.decode, worst.prefill}) {
     CHECK(e.worst() <= r.bound);
     CHECK(e.worst() > 1e-9);
   }
+  return worst;
 }
 
 TEMPLATE_TEST_CASE("strong decay neither overflows nor loses accuracy", "[decay]", KDA_DECAY_SPECS) {
@@ -45,7 +46,10 @@ TEMPLATE_TEST_CASE("the decay at a chunk's edge is that of its own token", "[dec
 }
 
 TEMPLATE_TEST_CASE("slow decay does not drift over 4096 tokens", "[decay]", KDA_DECAY_SPECS, specs::kda_mixed) {
-  hold<TestType>(slow_decay<TestType>());
+  const worst_errors worst = hold<TestType>(slow_decay<TestType>());
+  // One rounding in 16 tokens: with a rounded exp it would be 9e-6, which the contract allows and nothing else
+  // explains.
+  CHECK(worst.prefill.worst() <= ordinary_bound);
 }
 
 TEMPLATE_TEST_CASE("a decay below the state's last place costs at most half of it a token", "[decay]",

@@ -7,8 +7,7 @@
 namespace testing {
 namespace {
 
-// ---- by hand
-// ------------------------------------------------------------------------------------------------------------------
+// ---- by hand --------------------------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("two tokens with K = V = 1 give the values worked out by hand", "[equations]", specs::kda_given_key,
                    specs::kda_given_value, specs::gdn_given_key, specs::gdn_given_value) {
@@ -69,8 +68,7 @@ TEST_CASE("the scale is K^-1/2 unless given, and multiplies outputs alone", "[eq
   }
 }
 
-// ---- forms that become each other
-// -----------------------------------------------------------------------------------------------
+// ---- forms that become each other -----------------------------------------------------------------------------------
 
 template <class PerChannel, class PerHead> void hold_constant_decay() {
   const problem per_head = ordinary_problem<PerHead>({67, 1, 2, 24, 40}, 101);
@@ -122,8 +120,7 @@ TEMPLATE_TEST_CASE("with beta = 0 the state only decays, and v does not matter",
   }
 }
 
-// ---- parts
-// ----------------------------------------------------------------------------------------------------------------------
+// ---- parts ----------------------------------------------------------------------------------------------------------
 
 // Log decay and beta from the kernels of their own, handed to a spec that takes them as given: the bits of the fused
 // call.
@@ -193,8 +190,7 @@ TEST_CASE("q and k normalised beforehand give the bits of q and k normalised in 
   hold_norm<specs::gdn_norm_key, specs::gdn_given_key>();
 }
 
-// ---- l2 norm of q and k
-// ---------------------------------------------------------------------------------------------------------
+// ---- l2 norm of q and k ---------------------------------------------------------------------------------------------
 
 TEMPLATE_TEST_CASE("q and k of any size are normalised with eps = 1e-6 on the sum", "[equations]", specs::kda_norm_key,
                    specs::kda_norm_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::kda_mixed) {

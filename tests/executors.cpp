@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executors: in whatever order, on however many threads the tasks run, the bits are those of a serial call, and every
 // thread's floating-point environment is left as it was found.
+#include "support/batches.hpp"
+#include "support/kda_catch.hpp"
+
 #include <atomic>
 #include <cfenv>
 #include <functional>
 #include <thread>
-
-#include "support/batches.hpp"
-#include "support/kda_catch.hpp"
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>

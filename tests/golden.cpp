@@ -6,6 +6,8 @@
 //   kda_golden_test --foreign  prints the ISAs of this build that this CPU lacks, one a line
 //
 // The last line is "golden: N files, M failed"; exit status 1 if any failed. Finding no file is a failure too.
+#include "golden/layers.hpp"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -14,8 +16,6 @@
 #include <map>
 #include <string>
 #include <vector>
-
-#include "golden/layers.hpp"
 
 namespace {
 

@@ -2,23 +2,23 @@
 // hf_config.hpp: what it reads from each model's config.json, what it refuses, and that a refusal names the key. The
 // files under data/configs hold the published values of the keys that matter. The only test that compiles
 // nlohmann/json.
-#include <unistd.h>
+#include "support/kda_catch.hpp"
+
+#include <kda/hf_config.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <kda/hf_config.hpp>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <unistd.h>
 #include <utility>
 #include <vector>
-
-#include "support/kda_catch.hpp"
 
 namespace {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tens of thousands of short sequences in one call: each right, in time that grows with their number; and lists whose
 // memory is filled anew between calls.
-#include <chrono>
-
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+
+#include <chrono>
 
 using namespace testing;
 

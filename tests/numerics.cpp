@@ -15,8 +15,7 @@ template <class Spec> const kda::table<Spec>* kernels_on(kda::isa isa) {
   return tables == nullptr ? nullptr : &tables->template get<Spec>();
 }
 
-// ---- tables
-// -------------------------------------------------------------------------------------------------------------------
+// ---- tables ---------------------------------------------------------------------------------------------------------
 
 constexpr double not_measured = -1, no_bound = std::numeric_limits<double>::infinity();
 
@@ -76,8 +75,7 @@ class printer {
   bool markdown_, all_hold_ = true;
 };
 
-// ---- the delta rule
-// -----------------------------------------------------------------------------------------------------------
+// ---- the delta rule -------------------------------------------------------------------------------------------------
 
 template <class Spec> std::vector<worst_errors> measure(const regime& r) {
   std::vector<worst_errors> worst(std::size(all_isas));
@@ -178,8 +176,7 @@ template <class Spec> section bf16_state(const std::string& title) {
   return s;
 }
 
-// ---- the other operations
-// -----------------------------------------------------------------------------------------------------
+// ---- the other operations -------------------------------------------------------------------------------------------
 
 constexpr double single_operation_bound = 1e-6;
 const float infinity = std::numeric_limits<float>::infinity();

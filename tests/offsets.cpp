@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Offsets, of either width and however far: lists of int32 and int64, tokens that no sequence owns, and elements more
 // than 2^31 from the first.
-#include <sys/mman.h>
-
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+
+#include <sys/mman.h>
 
 using namespace testing;
 

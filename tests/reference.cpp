@@ -3,6 +3,8 @@
 
 #include "kda/reference.hpp"
 
+#include "support/kda_catch.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,8 +13,6 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-
-#include "support/kda_catch.hpp"
 
 namespace {
 

@@ -12,8 +12,7 @@ static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_mixed>::st
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::glm>::states), kda::state_pool<float>>);
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_bf16_key>::states), kda::state_pool<kda::bf16>>);
 
-// ---- fp32 states
-// --------------------------------------------------------------------------------------------------------------
+// ---- fp32 states ----------------------------------------------------------------------------------------------------
 
 TEST_CASE("with bf16 tensors an fp32 state stays fp32 over 2048 decoded tokens", "[state]") {
   using spec = specs::kda_mixed;
@@ -54,8 +53,7 @@ TEST_CASE("decay and beta made from bf16 logits are not rounded to bf16", "[stat
   }
 }
 
-// ---- bf16 states
-// --------------------------------------------------------------------------------------------------------------
+// ---- bf16 states ----------------------------------------------------------------------------------------------------
 
 // The same problem with fp32 states: specs that differ in nothing else.
 template <class Spec>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Strided views: an engine's tensors are used where they lie, give the bits of contiguous ones, and what lies between
 // their elements is neither read (it is NaN) nor written.
-#include <tuple>
-
 #include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+
+#include <tuple>
 
 using namespace testing;
 

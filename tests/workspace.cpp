@@ -21,16 +21,16 @@ struct filled_memory {
 const std::vector<float> nans(256, std::numeric_limits<float>::quiet_NaN()), zeros(256),
     huge(256, 1e38f), numbers = random_numbers(110).normals(1023);
 
-/// Two sequences of the problem's tokens, cut in the middle; results are tensors and pool.
-template <class Spec> outcome<Spec> run_in(const problem& p, core c, const kda::workspace& w) {
+/// Two sequences of the problem's tokens, cut in the middle, one of them fresh; results are tensors and pool.
+template <class Spec> outcome<Spec> run_in(const problem& p, core c, bool fresh_first, const kda::workspace& w) {
   using state_type = typename kda::detail::traits<Spec>::state::type;
   packed_tensors<Spec> t(p);
   const geometry& g = p.g;
   std::vector<state_type> pool = to_layout<Spec>(rounded_to<state_type>(p.state), g);
   pool.insert(pool.end(), pool.begin(), pool.end());
-  const std::int32_t offsets[] = {0, static_cast<std::int32_t>(g.T / 2), static_cast<std::int32_t>(g.T)},
-                     slots[] = {1, 0};
-  const bool has[] = {true, false};
+  const std::int32_t offsets[] = {0, static_cast<std::int32_t>(g.T / 2), static_cast<std::int32_t>(g.T)};
+  const std::int32_t slots[] = {1, 0};
+  const bool has[] = {!fresh_first, fresh_first};
   kda::delta_rule_args<Spec> a = t.args();
   a.sequences = {.offsets = kda::indices(offsets, 3),
                  .load_slots = kda::indices(slots, 2),
@@ -52,19 +52,21 @@ TEMPLATE_TEST_CASE("prefill and decode do not depend on what their workspace hol
        {geometry{emulated() ? 17 : 39, 1, 2, 20, 29}, geometry{4, 1, 1, 1, 1}, geometry{18, 1, 1, 33, 270}}) {
     if (emulated() && g.T == 18) continue;
     const problem p = ordinary_problem<TestType>(g, 111);
-    for (const core c : {core::decode, core::prefill}) {
-      const filled_memory first(bytes, 0, nans);
-      const outcome<TestType> want = run_in<TestType>(p, c, first);
-      CAPTURE(g.T, g.K, g.V, c == core::prefill);
-      CHECK(same_bits(run_in<TestType>(p, c, first), want));  // again, in what the first call left
-      for (const auto* fill : {&zeros, &huge, &numbers})
-        CHECK(same_bits(run_in<TestType>(p, c, filled_memory(bytes, 0, *fill)), want));
-      for (const std::size_t misaligned : {1u, 4u, 31u, 63u}) {
-        if (emulated() && misaligned != 31) continue;
-        CHECK(same_bits(run_in<TestType>(p, c, filled_memory(bytes, misaligned, nans)), want));
+    for (const core c : {core::decode, core::prefill})
+      for (const bool fresh_first : {true, false}) {  // whichever comes first finds the fill
+        const auto run_again = [&](const kda::workspace& w) { return run_in<TestType>(p, c, fresh_first, w); };
+        const filled_memory first(bytes, 0, nans);
+        const outcome<TestType> want = run_again(first);
+        CAPTURE(g.T, g.K, g.V, c == core::prefill, fresh_first);
+        CHECK(same_bits(run_again(first), want));  // in what the first call left
+        for (const auto* fill : {&zeros, &huge, &numbers})
+          CHECK(same_bits(run_again(filled_memory(bytes, 0, *fill)), want));
+        for (const std::size_t misaligned : {1u, 4u, 31u, 63u}) {
+          if (emulated() && misaligned != 31) continue;
+          CHECK(same_bits(run_again(filled_memory(bytes, misaligned, nans)), want));
+        }
+        CHECK(std::all_of(want.out.begin(), want.out.end(), [](auto x) { return std::isfinite(kda::to_float(x)); }));
       }
-      CHECK(std::all_of(want.out.begin(), want.out.end(), [](auto x) { return std::isfinite(kda::to_float(x)); }));
-    }
   }
 }
 
@@ -103,8 +105,8 @@ TEST_CASE("a workspace need not grow with tokens, heads or widths, and one byte 
                 large = ordinary_problem<spec>({emulated() ? 3 : 18, 1, 2, 256, 300}, 114);
   for (const core c : {core::decode, core::prefill}) {
     for (const problem* p : {&small, &large}) {
-      CHECK_NOTHROW(run_in<spec>(*p, c, filled_memory(bytes, 0, nans)));
-      CHECK_THROWS_WITH(run_in<spec>(*p, c, filled_memory(bytes - 1, 0, nans)), Catch::Contains("workspace"));
+      CHECK_NOTHROW(run_in<spec>(*p, c, true, filled_memory(bytes, 0, nans)));
+      CHECK_THROWS_WITH(run_in<spec>(*p, c, true, filled_memory(bytes - 1, 0, nans)), Catch::Contains("workspace"));
     }
   }
 }

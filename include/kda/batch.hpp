@@ -29,17 +29,18 @@ struct index_list {
 
 /// N sequences in one packed tensor of T tokens, in any order and of any length, 0 included.
 ///
-/// A sequence whose store slot, or whose load slot when it has an initial state, is below the pool's `first_slot` is padding:
-/// no state is touched and its outputs are zeros. Store slots must differ from each other, and a slot that one sequence loads
-/// may not be stored by another; a sequence's own two slots may be equal (in place) or not (then the load slot stays as it is).
+/// A sequence whose store slot, or whose load slot when it has an initial state, is below the pool's `first_slot` is
+/// padding: no state is touched and its outputs are zeros. Store slots must differ from each other, and a slot that one
+/// sequence loads may not be stored by another; a sequence's own two slots may be equal (in place) or not (then the
+/// load slot stays as it is).
 struct sequences {
   index_list offsets{};      ///< [N + 1], rising (cu_seqlens): sequence n is tokens offsets[n] to offsets[n + 1] - 1
   index_list load_slots{};   ///< [N] slot with the state before the first token
   index_list store_slots{};  ///< [N] slot that gets the state after the last token
   /// [N] false: the sequence is fresh. It starts from zeros and its load slot is not read, whatever it holds.
   view<const bool, 1> has_initial_state{};
-  /// [N] position of each sequence's first token in its whole prompt; empty: 0. It anchors the chunk grid of prefill: a prompt
-  /// cut at multiples of chunk_tokens gives the bits of one call.
+  /// [N] position of each sequence's first token in its whole prompt; empty: 0. It anchors the chunk grid of prefill: a
+  /// prompt cut at multiples of chunk_tokens gives the bits of one call.
   index_list first_position{};
 };
 
@@ -48,19 +49,18 @@ inline constexpr std::ptrdiff_t chunk_tokens = 16;
 
 /// Pool of recurrent states: `slots` blocks, `slot_stride` elements apart; in a block [HV, K, V] (layout::key_major) or
 /// [HV, V, K] (layout::value_major) without gaps.
-template <class T>
-struct state_pool {
+template <class T> struct state_pool {
   T* data = nullptr;
   std::ptrdiff_t slots = 0;
   std::ptrdiff_t slot_stride = 0;
   std::int64_t first_slot = 0;  ///< ids below are padding (0: negative ids; 1: vLLM's null block 0 too)
 };
 
-/// Pool of convolution states: per slot the last `columns` >= W - 1 raw inputs (before convolution and activation) of each
-/// channel, oldest first. Element (slot, column, channel) lies at slot * slot_stride + column * column_stride + channel for
-/// conv_state::time_major and at slot * slot_stride + channel * channel_stride + column for conv_state::channel_major.
-template <class T>
-struct conv_pool {
+/// Pool of convolution states: per slot the last `columns` >= W - 1 raw inputs (before convolution and activation) of
+/// each channel, oldest first. Element (slot, column, channel) lies at slot * slot_stride + column * column_stride +
+/// channel for conv_state::time_major and at slot * slot_stride + channel * channel_stride + column for
+/// conv_state::channel_major.
+template <class T> struct conv_pool {
   T* data = nullptr;
   std::ptrdiff_t slots = 0;
   std::ptrdiff_t slot_stride = 0;
@@ -100,11 +100,12 @@ inline constexpr std::ptrdiff_t key_tiles = 8, value_tiles = 5;
 inline constexpr std::ptrdiff_t task_floats = max_key_dim * max_value_columns + key_tiles * chunk_tokens * max_key_dim +
                                               value_tiles * chunk_tokens * max_value_columns +
                                               4 * chunk_tokens * chunk_tokens + 6 * max_key_dim;
-inline constexpr std::ptrdiff_t task_bytes = round_up(task_floats * static_cast<std::ptrdiff_t>(sizeof(float)), alignment);
+inline constexpr std::ptrdiff_t task_bytes =
+    round_up(task_floats * static_cast<std::ptrdiff_t>(sizeof(float)), alignment);
 }  // namespace detail
 
-/// Bytes of workspace that serve every kernel within `limits`: they grow with sequences and concurrency, not with tokens,
-/// heads or the ISA.
+/// Bytes of workspace that serve every kernel within `limits`: they grow with sequences and concurrency, not with
+/// tokens, heads or the ISA.
 [[nodiscard]] KDA_INLINE constexpr std::ptrdiff_t workspace_bytes(const workspace_limits& limits) {
   const std::ptrdiff_t table =
       detail::slot_table_entries(limits.sequences) * static_cast<std::ptrdiff_t>(sizeof(detail::slot_entry));

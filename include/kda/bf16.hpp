@@ -24,8 +24,7 @@ struct bf16 {
 }
 
 /// `x` rounded to the nearest number of type T (float or bf16).
-template <class T>
-[[nodiscard]] KDA_INLINE constexpr T round_to(float x) {
+template <class T> [[nodiscard]] KDA_INLINE constexpr T round_to(float x) {
   if constexpr (sizeof(T) == sizeof(float))
     return x;
   else

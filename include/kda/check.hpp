@@ -9,7 +9,8 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// a b and a + b of extents and strides, which may be whatever a caller claims: held at the largest number, never wrapped.
+/// a b and a + b of extents and strides, which may be whatever a caller claims: held at the largest number, never
+/// wrapped.
 KDA_INLINE std::ptrdiff_t times(std::ptrdiff_t a, std::ptrdiff_t b) {
   std::ptrdiff_t c = 0;
   return __builtin_mul_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
@@ -19,8 +20,7 @@ KDA_INLINE std::ptrdiff_t plus(std::ptrdiff_t a, std::ptrdiff_t b) {
   return __builtin_add_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
 }
 /// Whether so many elements fit into an address space.
-template <class T>
-KDA_INLINE bool addressable(std::ptrdiff_t elements) {
+template <class T> KDA_INLINE bool addressable(std::ptrdiff_t elements) {
   return times(elements, static_cast<std::ptrdiff_t>(sizeof(T))) < std::numeric_limits<std::ptrdiff_t>::max();
 }
 
@@ -34,8 +34,7 @@ struct region {
 };
 
 /// Of a view that checker::tensor() has found good.
-template <class T, std::size_t Rank>
-KDA_NOINLINE region region_of(const view<T, Rank>& v) {
+template <class T, std::size_t Rank> KDA_NOINLINE region region_of(const view<T, Rank>& v) {
   for (const std::ptrdiff_t extent : v.shape)
     if (extent == 0) return {};
   std::ptrdiff_t row = 1;
@@ -52,7 +51,8 @@ KDA_INLINE region region_of(const index_list& l) {
   return l.narrow != nullptr ? region_of(l.narrow, l.size * 4) : region_of(l.wide, l.size * 8);
 }
 
-/// Column blocks of one matrix lie between each other's rows and share nothing; whatever else meets is taken to overlap.
+/// Column blocks of one matrix lie between each other's rows and share nothing; whatever else meets is taken to
+/// overlap.
 KDA_NOINLINE inline bool overlap(const region& a, const region& b) {
   if (a.bytes == 0 || b.bytes == 0) return false;
   const auto first = reinterpret_cast<std::uintptr_t>(a.begin), second = reinterpret_cast<std::uintptr_t>(b.begin);
@@ -61,7 +61,8 @@ KDA_NOINLINE inline bool overlap(const region& a, const region& b) {
     return false;
   if (a.period != b.period || a.row > a.period || b.row > b.period) return true;
   const auto period = static_cast<std::uintptr_t>(a.period);
-  const std::uintptr_t ahead = first <= second ? (second - first) % period : (period - (first - second) % period) % period;
+  const std::uintptr_t ahead =
+      first <= second ? (second - first) % period : (period - (first - second) % period) % period;
   return ahead < static_cast<std::uintptr_t>(a.row) || ahead + static_cast<std::uintptr_t>(b.row) > period;
 }
 
@@ -74,8 +75,7 @@ struct written {
 };
 
 /// Elements of a view do not lie on top of each other, and the last of them has an address.
-template <class T, std::size_t Rank>
-KDA_INLINE bool distinct(const view<T, Rank>& v) {
+template <class T, std::size_t Rank> KDA_INLINE bool distinct(const view<T, Rank>& v) {
   bool seen[Rank] = {};
   std::ptrdiff_t reach = 1;
   for (std::size_t n = 0; n < Rank; ++n) {
@@ -90,7 +90,8 @@ KDA_INLINE bool distinct(const view<T, Rank>& v) {
   return addressable<T>(reach);
 }
 
-// By their bits: a comparison would take a denormal for 0 where the caller flushes them, and trap where it unmasks exceptions.
+// By their bits: a comparison would take a denormal for 0 where the caller flushes them, and trap where it unmasks
+// exceptions.
 KDA_INLINE bool is_finite(float x) { return (__builtin_bit_cast(std::uint32_t, x) & 0x7f800000u) != 0x7f800000u; }
 KDA_INLINE bool is_zero(float x) { return __builtin_bit_cast(std::uint32_t, x) << 1 == 0; }
 
@@ -103,11 +104,11 @@ class checker {
     if (!holds && status_.what == error::none) status_ = {e, argument};
   }
 
-  /// Shape as expected, data where there are elements, strides that keep them apart. `free_channel`: the last stride may be
-  /// any (beta, weights); otherwise channels lie side by side.
+  /// Shape as expected, data where there are elements, strides that keep them apart. `free_channel`: the last stride
+  /// may be any (beta, weights); otherwise channels lie side by side.
   template <class T, std::size_t Rank>
   KDA_NOINLINE void tensor(const view<T, Rank>& v, const std::ptrdiff_t (&shape)[Rank], const char* name,
-                         bool free_channel = false) {
+                           bool free_channel = false) {
     bool same = true, empty = false, negative = false;
     for (std::size_t i = 0; i < Rank; ++i) {
       same = same && v.shape[i] == shape[i] && shape[i] >= 0;
@@ -145,8 +146,7 @@ class checker {
     require(!overlap(w.states, input), error::overlap, "states.data");
     require(!overlap(w.scratch, input), error::overlap, "workspace");
   }
-  template <class Params>
-  KDA_INLINE void gate_params_apart(const written& w, const Params& p) {
+  template <class Params> KDA_INLINE void gate_params_apart(const written& w, const Params& p) {
     if constexpr (requires { p.a_log; }) {
       apart(w, region_of(p.a_log));
       apart(w, region_of(p.dt_bias));
@@ -196,20 +196,20 @@ class checker {
   }
 
   /// Pool whose slots hold `elements` each.
-  template <class Pool>
-  KDA_NOINLINE void pool(const Pool& p, std::ptrdiff_t elements) {
+  template <class Pool> KDA_NOINLINE void pool(const Pool& p, std::ptrdiff_t elements) {
     using T = std::remove_pointer_t<decltype(p.data)>;
     require(p.slots >= 0, error::wrong_shape, "states.slots");
     require(p.slots <= 0 || p.data != nullptr, error::null_pointer, "states.data");
-    require(p.slots <= 1 || (p.slot_stride >= elements && addressable<T>(plus(times(p.slots - 1, p.slot_stride), elements))),
+    require(p.slots <= 1 ||
+                (p.slot_stride >= elements && addressable<T>(plus(times(p.slots - 1, p.slot_stride), elements))),
             error::wrong_stride, "states.slot_stride");
     require(p.first_slot >= 0, error::wrong_value, "states.first_slot");
   }
 
-  /// Slots within the pool, none stored twice, none loaded by one sequence and stored by another; linear in N. `table` has
-  /// slot_table_entries(N) entries.
+  /// Slots within the pool, none stored twice, none loaded by one sequence and stored by another; linear in N. `table`
+  /// has slot_table_entries(N) entries.
   void slots(const sequences& s, std::ptrdiff_t n, std::int64_t first_slot, std::ptrdiff_t count,
-                          detail::slot_entry* table);
+             detail::slot_entry* table);
 
  private:
   KDA_NOINLINE void a_log(const view<const float, 1>& v, std::ptrdiff_t heads) {
@@ -230,8 +230,8 @@ KDA_INLINE bool is_padding(const sequences& s, std::ptrdiff_t n, std::int64_t fi
   return s.store_slots[n] < first_slot || (s.has_initial_state.data[n] && s.load_slots[n] < first_slot);
 }
 
-KDA_NOINLINE inline void checker::slots(const sequences& s, std::ptrdiff_t n, std::int64_t first_slot, std::ptrdiff_t count,
-                           detail::slot_entry* table) {
+KDA_NOINLINE inline void checker::slots(const sequences& s, std::ptrdiff_t n, std::int64_t first_slot,
+                                        std::ptrdiff_t count, detail::slot_entry* table) {
   const std::ptrdiff_t entries = detail::slot_table_entries(n);
   for (std::ptrdiff_t i = 0; i < entries; ++i) table[i] = {.slot = -1, .sequence = -1};
   const auto place_of = [&](std::int64_t slot) -> detail::slot_entry& {  // its entry, or the free one where it would go

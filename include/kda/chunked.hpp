@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The delta rule in chunks of at most 16 tokens, built on matrix products: prefill.
 //
-// With D(i, j) = product of alpha over (j, i], per channel or per head, and everything of the chunk's tokens i, j = 0 .. n - 1:
+// With D(i, j) = product of alpha over (j, i], per channel or per head, and everything of the chunk's tokens i, j = 0
+// .. n - 1:
 //
 //   A(i, j) = beta_i sum_d k_i[d] k_j[d] D(i, j)[d]   j < i           P(i, j) = sum_d q_i[d] k_j[d] D(i, j)[d]   j <= i
-//   u_i = beta_i (v_i - S^T (k_i D(i, -1))) - sum_{j < i} A(i, j) u_j                     forward substitution, no inverse
-//   out_i = S^T (q_i D(i, -1)) + sum_{j <= i} P(i, j) u_j
-//   S <- exp(sum g) S + sum_j (k_j D(n - 1, j)) u_j^T                  (the decay as applied_decay says)
+//   u_i = beta_i (v_i - S^T (k_i D(i, -1))) - sum_{j < i} A(i, j) u_j                     forward substitution, no
+//   inverse out_i = S^T (q_i D(i, -1)) + sum_{j <= i} P(i, j) u_j S <- exp(sum g) S + sum_j (k_j D(n - 1, j)) u_j^T
+//   (the decay as applied_decay says)
 //
-// (the WY form of Yang et al., arXiv 2406.06484, with decay). D is only ever a product of alphas, taken along a binary tree: for
-// a block of 2h tokens split at m, D(i, j) = prod[m, i] prod(j, m) is one factor for the row and one for the column, h = 8, 4,
-// 2, 1. No exponent is positive, nothing is divided by a decay, alpha = 0 needs no case, and row i uses alphas up to i only:
-// causal to the bit, and no row knows how many follow.
+// (the WY form of Yang et al., arXiv 2406.06484, with decay). D is only ever a product of alphas, taken along a binary
+// tree: for a block of 2h tokens split at m, D(i, j) = prod[m, i] prod(j, m) is one factor for the row and one for the
+// column, h = 8, 4, 2, 1. No exponent is positive, nothing is divided by a decay, alpha = 0 needs no case, and row i
+// uses alphas up to i only: causal to the bit, and no row knows how many follow.
 //
 // S is [K, value_stride] fp32 in scratch, columns past the block zero. Register plan: simd/matrix.hpp.
 #pragma once
@@ -22,11 +23,11 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
 /// Scratch of a chunk besides the tile; [chunk_tokens, key_stride], [chunk_tokens, value_stride], [chunk_tokens]^2.
 struct chunk_scratch {
-  float *row_k, *row_q;    // k_i and q_i times their decay since the block's split, then since the chunk's start
-  float* column_k;         // k_j times the decay from j to the split, then to the chunk's end
-  float *keep, *factor;    // [key_stride] the chunk's decay, see applied_decay
-  float *a, *p;            // A and P
-  float *from_state, *u;   // S^T k D(i, -1); u
+  float *row_k, *row_q;   // k_i and q_i times their decay since the block's split, then since the chunk's start
+  float* column_k;        // k_j times the decay from j to the split, then to the chunk's end
+  float *keep, *factor;   // [key_stride] the chunk's decay, see applied_decay
+  float *a, *p;           // A and P
+  float *from_state, *u;  // S^T k D(i, -1); u
 };
 
 KDA_INLINE chunk_scratch make_chunk_scratch(arena& scratch, const tile& t) {
@@ -43,7 +44,7 @@ KDA_INLINE chunk_scratch make_chunk_scratch(arena& scratch, const tile& t) {
   return w;
 }
 
-// ---- decay within a chunk -------------------------------------------------------------------------------------------------
+// ---- decay within a chunk -------------------------------------------------------------------------------------------
 
 // Rows [first, last): row_k_i, row_q_i = k_i, q_i times the product of alpha over [first, i].
 KDA_INLINE void decay_rows(const tile& t, chunk_scratch& w, std::ptrdiff_t first, std::ptrdiff_t last) {
@@ -133,24 +134,25 @@ KDA_INLINE void relate_tokens_per_head(const tile& t, chunk_scratch& w) {
   for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) store_decay(w, d, broadcast(sum));
 }
 
-// ---- products with the state ----------------------------------------------------------------------------------------------
+// ---- products with the state ----------------------------------------------------------------------------------------
 
 // y[i] = S^T x_i, i < n.
 KDA_INLINE void read_state(const tile& t, const float* s, const float* x, float* y) {
-  in_register_blocks(t.tokens, t.value_stride, [&]<int Rows, int Vectors>(std::ptrdiff_t i, std::ptrdiff_t j) KDA_INLINE_LAMBDA {
-    accumulators<Rows, Vectors> acc;
-    KDA_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      KDA_UNROLL
-      for (int c = 0; c < Vectors; ++c) acc[r][c] = broadcast(0.f);
-    }
-    multiply_add<Rows, Vectors>(x + i * t.key_stride, t.key_stride, 1, s + j, t.value_stride, t.key_dim, acc);
-    KDA_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      KDA_UNROLL
-      for (int c = 0; c < Vectors; ++c) store(y + (i + r) * t.value_stride + j + c * vec::lanes, acc[r][c]);
-    }
-  });
+  in_register_blocks(
+      t.tokens, t.value_stride, [&]<int Rows, int Vectors>(std::ptrdiff_t i, std::ptrdiff_t j) KDA_INLINE_LAMBDA {
+        accumulators<Rows, Vectors> acc;
+        KDA_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+          KDA_UNROLL
+          for (int c = 0; c < Vectors; ++c) acc[r][c] = broadcast(0.f);
+        }
+        multiply_add<Rows, Vectors>(x + i * t.key_stride, t.key_stride, 1, s + j, t.value_stride, t.key_dim, acc);
+        KDA_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+          KDA_UNROLL
+          for (int c = 0; c < Vectors; ++c) store(y + (i + r) * t.value_stride + j + c * vec::lanes, acc[r][c]);
+        }
+      });
 }
 
 // u by forward substitution, then out += P u.
@@ -189,30 +191,30 @@ KDA_INLINE void solve(const tile& t, const chunk_scratch& w, float* out) {
 
 // S <- keep S + (factor S + column_k^T u).
 KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, float* s) {
-  in_register_blocks(t.key_dim, t.value_stride, [&]<int Rows, int Vectors>(std::ptrdiff_t d, std::ptrdiff_t j) KDA_INLINE_LAMBDA {
-    float* block = s + d * t.value_stride + j;
-    accumulators<Rows, Vectors> acc;
-    KDA_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      KDA_UNROLL
-      for (int c = 0; c < Vectors; ++c)
-        acc[r][c] = broadcast(w.factor[d + r]) * load(block + r * t.value_stride + c * vec::lanes);
-    }
-    multiply_add<Rows, Vectors>(w.column_k + d, 1, t.key_stride, w.u + j, t.value_stride, t.tokens, acc);
-    KDA_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      KDA_UNROLL
-      for (int c = 0; c < Vectors; ++c) {
-        float* at = block + r * t.value_stride + c * vec::lanes;
-        store(at, fma(broadcast(w.keep[d + r]), load(at), acc[r][c]));
-      }
-    }
-  });
+  in_register_blocks(
+      t.key_dim, t.value_stride, [&]<int Rows, int Vectors>(std::ptrdiff_t d, std::ptrdiff_t j) KDA_INLINE_LAMBDA {
+        float* block = s + d * t.value_stride + j;
+        accumulators<Rows, Vectors> acc;
+        KDA_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+          KDA_UNROLL
+          for (int c = 0; c < Vectors; ++c)
+            acc[r][c] = broadcast(w.factor[d + r]) * load(block + r * t.value_stride + c * vec::lanes);
+        }
+        multiply_add<Rows, Vectors>(w.column_k + d, 1, t.key_stride, w.u + j, t.value_stride, t.tokens, acc);
+        KDA_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+          KDA_UNROLL
+          for (int c = 0; c < Vectors; ++c) {
+            float* at = block + r * t.value_stride + c * vec::lanes;
+            store(at, fma(broadcast(w.keep[d + r]), load(at), acc[r][c]));
+          }
+        }
+      });
 }
 
 /// One chunk: the tile's tokens on the state block s [K, value_stride]; out [tokens, value_stride].
-template <bool PerChannel>
-KDA_NOINLINE void chunk(const tile& t, chunk_scratch& w, float* s, float* out) {
+template <bool PerChannel> KDA_NOINLINE void chunk(const tile& t, chunk_scratch& w, float* s, float* out) {
   if constexpr (PerChannel)
     relate_tokens_per_channel(t, w);
   else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this translation unit is compiled for. Exactly one ISA: the one that KDA_TARGET_<ISA> names (kda_add_kernels() does
-// that), or else the best that the compiler's flags allow. Its name is a namespace around everything whose machine code
-// depends on the flags, so that no two translation units ever share such a function.
+// What this translation unit is compiled for. Exactly one ISA: the one that KDA_TARGET_<ISA> names (kda_add_kernels()
+// does that), or else the best that the compiler's flags allow. Its name is a namespace around everything whose machine
+// code depends on the flags, so that no two translation units ever share such a function.
 #pragma once
 #include "version.hpp"
 
@@ -54,8 +54,8 @@
 #define KDA_ISA scalar
 #endif
 
-// KDA_FORCE_1X1_BLOCKING compiles every register-blocked loop with one row and one vector: the tests hold its bits against
-// the real blocking's. It is another namespace, so both fit into one program.
+// KDA_FORCE_1X1_BLOCKING compiles every register-blocked loop with one row and one vector: the tests hold its bits
+// against the real blocking's. It is another namespace, so both fit into one program.
 #if defined(KDA_FORCE_1X1_BLOCKING)
 #define KDA_NAMESPACE_OF(isa) isa_##isa##_1x1
 #else

@@ -4,8 +4,9 @@
 //   y[t, c] = act(bias[c] + sum over j < W of weight[c, j] x[t - W + 1 + j, c])
 //
 // Shapes: x, y [T, C]; weight [C, W]; state: the last `columns` >= W - 1 raw inputs of each channel, oldest first.
-// Plan: one vector of channels at a time, the W weights and the W - 1 inputs before the current token in registers, so that a
-// token costs one load, W fused multiply-adds and one store. Terms are added from the oldest input to the newest.
+// Plan: one vector of channels at a time, the W weights and the W - 1 inputs before the current token in registers, so
+// that a token costs one load, W fused multiply-adds and one store. Terms are added from the oldest input to the
+// newest.
 #pragma once
 #include "args.hpp"
 #include "simd/math.hpp"
@@ -14,8 +15,7 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
 /// One sequence's state of the channels [c, c + lanes): element (column, lane) at data[column * column_stride + lane *
 /// channel_stride].
-template <class T>
-struct conv_window {
+template <class T> struct conv_window {
   T* data;
   std::ptrdiff_t columns, column_stride, channel_stride;
 
@@ -29,8 +29,8 @@ struct conv_window {
   }
 };
 
-/// Convolution of tokens [0, tokens) and channels [0, n), n <= lanes, of one sequence. `from` is null for a fresh sequence.
-/// x and y point at the first token's first channel, weight at its first channel's oldest tap.
+/// Convolution of tokens [0, tokens) and channels [0, n), n <= lanes, of one sequence. `from` is null for a fresh
+/// sequence. x and y point at the first token's first channel, weight at its first channel's oldest tap.
 template <int W, activation Activation, class T>
 KDA_INLINE void conv_channels(const T* x, std::ptrdiff_t x_stride, const float* weight, std::ptrdiff_t weight_stride,
                               std::ptrdiff_t tap_stride, const float* bias, T* y, std::ptrdiff_t y_stride,
@@ -57,8 +57,8 @@ KDA_INLINE void conv_channels(const T* x, std::ptrdiff_t x_stride, const float* 
   }
 }
 
-/// The state after `tokens` more inputs: its last columns of [state before | x], bits as they are. `from` may be `to` (columns
-/// are moved from the oldest on) and is null for a fresh sequence, whose past is zeros.
+/// The state after `tokens` more inputs: its last columns of [state before | x], bits as they are. `from` may be `to`
+/// (columns are moved from the oldest on) and is null for a fresh sequence, whose past is zeros.
 template <class T>
 KDA_INLINE void conv_advance(const T* x, std::ptrdiff_t x_stride, std::ptrdiff_t tokens, std::ptrdiff_t n,
                              const conv_window<const T>& from, const conv_window<T>& to) {

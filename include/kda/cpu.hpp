@@ -14,9 +14,12 @@ enum class isa { scalar, avx2, avx512 };
 
 [[nodiscard]] KDA_INLINE constexpr const char* name(isa i) {
   switch (i) {
-    case isa::scalar: return "scalar";
-    case isa::avx2: return "avx2";
-    case isa::avx512: return "avx512";
+    case isa::scalar:
+      return "scalar";
+    case isa::avx2:
+      return "avx2";
+    case isa::avx512:
+      return "avx512";
   }
   return "unknown";
 }

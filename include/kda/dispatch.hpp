@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One engine, several ISAs: the function table of a spec, the list of tables that were built, and the choice among them. The
-// choice is baseline code; nothing of an ISA runs before the CPU has been asked.
+// One engine, several ISAs: the function table of a spec, the list of tables that were built, and the choice among
+// them. The choice is baseline code; nothing of an ISA runs before the CPU has been asked.
 //
 //   glm.hpp           using glm = kda::spec<...>;   KDA_DECLARE_KERNELS(glm_kernels, glm)
 //   glm_kernels.cpp   KDA_EXPORT_KERNELS(glm_kernels, glm)                       compiled once per ISA
@@ -17,10 +17,8 @@
 namespace kda::inline v0 {
 
 /// The calls of kernels<Spec>, compiled for one ISA. A call that the spec has no option for is null.
-template <class Spec>
-struct table {
-  template <class Args>
-  using call = status (*)(const Args&, const workspace&, const executor&);
+template <class Spec> struct table {
+  template <class Args> using call = status (*)(const Args&, const workspace&, const executor&);
 
   const char* isa;
   call<delta_rule_args<Spec>> prefill;
@@ -33,12 +31,8 @@ struct table {
 };
 
 /// The tables of all specs that one source file exports, for one ISA. With one spec its members are the tables's own.
-template <class... Specs>
-struct tables : table<Specs>... {
-  template <class Spec>
-  [[nodiscard]] KDA_INLINE constexpr const table<Spec>& get() const {
-    return *this;
-  }
+template <class... Specs> struct tables : table<Specs>... {
+  template <class Spec> [[nodiscard]] KDA_INLINE constexpr const table<Spec>& get() const { return *this; }
 };
 
 /// One entry of the list that kda_add_kernels() generates: best first, ended by a null name.
@@ -48,10 +42,7 @@ struct built_kernels {
 };
 
 /// What KDA_DECLARE_KERNELS declares: the list, and the specs it is for.
-template <class... Specs>
-struct kernel_list {
-  const built_kernels* built;
-};
+template <class... Specs> struct kernel_list { const built_kernels* built; };
 
 namespace detail {
 KDA_INLINE bool same_name(const char* a, const char* b) {
@@ -66,8 +57,8 @@ KDA_INLINE int rank(const char* isa_name) {
 }
 }  // namespace detail
 
-/// The best table that was built and can run here, at most `highest`; null if there is none. The environment variable KDA_ISA
-/// (scalar, avx2, avx512) lowers it further; another value of it is ignored.
+/// The best table that was built and can run here, at most `highest`; null if there is none. The environment variable
+/// KDA_ISA (scalar, avx2, avx512) lowers it further; another value of it is ignored.
 template <class... Specs>
 [[nodiscard]] KDA_INLINE const tables<Specs...>* select(kernel_list<Specs...> list, isa highest = isa::avx512) {
   int limit = static_cast<int>(best_isa());

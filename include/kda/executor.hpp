@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs the tasks of a call, and the scratch memory they run in. Both belong to the caller: the library starts no thread
-// and allocates nothing.
+// Who runs the tasks of a call, and the scratch memory they run in. Both belong to the caller: the library starts no
+// thread and allocates nothing.
 #pragma once
 #include "config.hpp"
 
@@ -8,8 +8,8 @@
 
 namespace kda::inline v0 {
 
-/// Runs `task(context, i)` once for every i in [0, count), in any order, on any threads, and returns when all have ended.
-/// Two pointers rather than a template parameter, so that no kernel is compiled once more for each executor.
+/// Runs `task(context, i)` once for every i in [0, count), in any order, on any threads, and returns when all have
+/// ended. Two pointers rather than a template parameter, so that no kernel is compiled once more for each executor.
 struct executor {
   using task = void (*)(void* context, std::ptrdiff_t i);
   void* self = nullptr;
@@ -20,8 +20,8 @@ struct executor {
 /// Everything on the calling thread.
 inline constexpr executor serial{};
 
-/// Scratch memory for one call, of any alignment; nothing in it is read before it is written, nothing outlives the call.
-/// Size: workspace_bytes() in batch.hpp.
+/// Scratch memory for one call, of any alignment; nothing in it is read before it is written, nothing outlives the
+/// call. Size: workspace_bytes() in batch.hpp.
 struct workspace {
   void* data = nullptr;
   std::ptrdiff_t bytes = 0;

@@ -11,6 +11,8 @@
 // only where every implementation agrees; otherwise the key is required, and its absence is an error that names it. A
 // quantity that a file states twice must be the same both times.
 #pragma once
+#include "version.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -26,8 +28,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include "version.hpp"
 
 namespace kda::inline v0::hf {
 

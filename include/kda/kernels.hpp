@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels<Spec>: the calls. Each checks its arguments, cuts the work into independent tasks (sequence, value head, block of
-// value columns; or tokens, or channels) and hands them to the executor. How the tasks are cut, ordered and run never changes
-// a bit of the results.
+// kernels<Spec>: the calls. Each checks its arguments, cuts the work into independent tasks (sequence, value head,
+// block of value columns; or tokens, or channels) and hands them to the executor. How the tasks are cut, ordered and
+// run never changes a bit of the results.
 #pragma once
 #include "check.hpp"
 #include "chunked.hpp"
@@ -11,7 +11,7 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-// ---- tasks ----------------------------------------------------------------------------------------------------------------
+// ---- tasks ----------------------------------------------------------------------------------------------------------
 
 /// Workspace of a call: the check's slot table, then the scratch of each task that runs at the time.
 struct call_scratch {
@@ -24,17 +24,18 @@ KDA_INLINE call_scratch divide(const workspace& w, std::ptrdiff_t sequences) {
     return (p + to - 1) / to * to;
   };
   const std::uintptr_t table = aligned(reinterpret_cast<std::uintptr_t>(w.data));
-  const auto table_bytes = static_cast<std::uintptr_t>(detail::slot_table_entries(sequences)) * sizeof(detail::slot_entry);
+  const auto table_bytes =
+      static_cast<std::uintptr_t>(detail::slot_table_entries(sequences)) * sizeof(detail::slot_entry);
   return {reinterpret_cast<detail::slot_entry*>(table), reinterpret_cast<float*>(aligned(table + table_bytes))};
 }
 
-template <class Task>
-struct task_queue {
+template <class Task> struct task_queue {
   const Task& task;
   float* scratch;
   std::ptrdiff_t count, next;
 
-  /// Takes tasks until none is left, in scratch number `runner`. Never inlined, so that no arithmetic leaves the fp_scope.
+  /// Takes tasks until none is left, in scratch number `runner`. Never inlined, so that no arithmetic leaves the
+  /// fp_scope.
   KDA_NOINLINE void drain(std::ptrdiff_t runner) {
     float* own = scratch + runner * (detail::task_bytes / static_cast<std::ptrdiff_t>(sizeof(float)));
     for (;;) {
@@ -49,8 +50,8 @@ struct task_queue {
   }
 };
 
-/// task(i, scratch) for i in [0, count). The executor is given as many runners as may run at a time, each with scratch of its
-/// own; runners take tasks from a queue, so it does not matter which of them runs, or how often, or when.
+/// task(i, scratch) for i in [0, count). The executor is given as many runners as may run at a time, each with scratch
+/// of its own; runners take tasks from a queue, so it does not matter which of them runs, or how often, or when.
 template <class Task>
 KDA_INLINE void run_tasks(const executor& e, float* scratch, std::ptrdiff_t count, const Task& task) {
   if (count <= 0) return;
@@ -62,11 +63,11 @@ KDA_INLINE void run_tasks(const executor& e, float* scratch, std::ptrdiff_t coun
     e.run(e.self, most < count ? most : count, &task_queue<Task>::run, &queue);
 }
 
-// ---- delta rule -----------------------------------------------------------------------------------------------------------
+// ---- delta rule -----------------------------------------------------------------------------------------------------
 
-/// A head's state in a slot, cut to the task's columns: [K, columns] with rows V apart, or [columns, K] with rows K apart.
-template <class T, layout Layout>
-struct state_block {
+/// A head's state in a slot, cut to the task's columns: [K, columns] with rows V apart, or [columns, K] with rows K
+/// apart.
+template <class T, layout Layout> struct state_block {
   T* data;
   std::ptrdiff_t key_dim, columns, stride;
 
@@ -111,8 +112,7 @@ struct state_block {
 enum class core { recurrent, chunked };
 
 /// One call of prefill or decode: task i is (sequence, value head, block of value columns).
-template <class Spec, core Core>
-class delta_rule_tasks {
+template <class Spec, core Core> class delta_rule_tasks {
   using t = detail::traits<Spec>;
   using block = state_block<typename t::state::type, t::state::order>;
 
@@ -137,16 +137,16 @@ class delta_rule_tasks {
       return;
     }
     const std::ptrdiff_t K = args_.q.shape[2];
-    const block from(args_.states, s.has_initial_state.data[n] ? s.load_slots[n] : s.store_slots[n], head, K, value_dim_,
-                     column, columns);
+    const block from(args_.states, s.has_initial_state.data[n] ? s.load_slots[n] : s.store_slots[n], head, K,
+                     value_dim_, column, columns);
     const block to(args_.states, s.store_slots[n], head, K, value_dim_, column, columns);
     tile tile = make_tile(scratch, K, columns);
     const head_prologue<Spec> prologue(args_, head, column);
     if constexpr (Core == core::recurrent)
       decode(prologue, first, last, s.has_initial_state.data[n], from, to, tile, scratch);
     else
-      prefill(prologue, first, last, s.first_position.size == 0 ? 0 : s.first_position[n], s.has_initial_state.data[n], from,
-              to, tile, scratch);
+      prefill(prologue, first, last, s.first_position.size == 0 ? 0 : s.first_position[n], s.has_initial_state.data[n],
+              from, to, tile, scratch);
   }
 
  private:
@@ -197,7 +197,8 @@ class delta_rule_tasks {
     for (; j + vec::lanes <= columns; j += vec::lanes) store(out + j, load(row + j));
     if (j < columns) store(out + j, load(row + j), columns - j);
   }
-  KDA_INLINE void write_zeros(std::ptrdiff_t token, std::ptrdiff_t head, std::ptrdiff_t column, std::ptrdiff_t columns) const {
+  KDA_INLINE void write_zeros(std::ptrdiff_t token, std::ptrdiff_t head, std::ptrdiff_t column,
+                              std::ptrdiff_t columns) const {
     auto* out = args_.out.at(token, head, column);
     for (std::ptrdiff_t j = 0; j < columns; ++j) out[j] = {};
   }
@@ -206,8 +207,7 @@ class delta_rule_tasks {
   std::ptrdiff_t heads_, value_dim_, blocks_;
 };
 
-template <class Spec>
-KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
+template <class Spec> KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
   using t = detail::traits<Spec>;
   using state_type = typename t::state::type;
   const std::ptrdiff_t T = majority(a.v.shape[0], a.out.shape[0], a.q.shape[0]), H = a.q.shape[1], V = a.v.shape[2];
@@ -215,10 +215,12 @@ KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, co
   std::ptrdiff_t K = a.q.shape[2];
   if constexpr (detail::is_per_channel<Spec>) K = majority(a.k.shape[2], a.gate.shape[2], K);
   checker c;
-  c.require(H >= 1 && K >= 1 && K <= detail::max_key_dim && (t::dims::key == 0 || K == t::dims::key), error::wrong_shape, "q");
+  c.require(H >= 1 && K >= 1 && K <= detail::max_key_dim && (t::dims::key == 0 || K == t::dims::key),
+            error::wrong_shape, "q");
   c.tensor(a.q, {T, H, K}, "q");
   c.tensor(a.k, {T, H, K}, "k");
-  c.require(HV >= 1 && V >= 1 && H >= 1 && HV % H == 0 && (t::dims::value == 0 || V == t::dims::value), error::wrong_shape, "v");
+  c.require(HV >= 1 && V >= 1 && H >= 1 && HV % H == 0 && (t::dims::value == 0 || V == t::dims::value),
+            error::wrong_shape, "v");
   c.tensor(a.v, {T, HV, V}, "v");
   if constexpr (detail::is_per_channel<Spec>)
     c.tensor(a.gate, {T, HV, K}, "gate");
@@ -227,7 +229,8 @@ KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, co
   c.tensor(a.beta, {T, HV}, "beta", true);
   c.tensor(a.out, {T, HV, V}, "out");
   c.gate_params(a.gate_params, HV, detail::is_per_channel<Spec> ? times(HV, K) : HV);
-  c.require(is_zero(a.scale) || (is_finite(a.scale) && a.scale >= std::numeric_limits<float>::min()), error::wrong_value, "scale");
+  c.require(is_zero(a.scale) || (is_finite(a.scale) && a.scale >= std::numeric_limits<float>::min()),
+            error::wrong_value, "scale");
   const std::ptrdiff_t n = c.batch(a.sequences, T);
   const std::ptrdiff_t state = times(times(HV, K), V);
   c.require(addressable<state_type>(times(n > 0 ? n : 1, state)), error::wrong_shape, "v");
@@ -261,11 +264,10 @@ KDA_INLINE status delta_rule(const delta_rule_args<Spec>& args, const workspace&
   return {};
 }
 
-// ---- convolution ----------------------------------------------------------------------------------------------------------
+// ---- convolution ----------------------------------------------------------------------------------------------------
 
 /// One call of conv: task i is (sequence, block of channels).
-template <class Spec>
-class conv_tasks {
+template <class Spec> class conv_tasks {
   using t = detail::traits<Spec>;
   using T = typename t::io::qkv;
   static constexpr bool channel_major = t::conv::order == conv_state::channel_major;
@@ -316,21 +318,20 @@ class conv_tasks {
   template <int W>
   KDA_INLINE void convolve(const T* x, std::ptrdiff_t c, std::ptrdiff_t first, std::ptrdiff_t tokens, std::ptrdiff_t n,
                            const conv_window<const T>& from) const {
-    conv_channels<W, t::conv::act>(x, args_.x.stride[0], args_.weight.at(c), args_.weight.stride[0], args_.weight.stride[1],
-                                   args_.bias.data == nullptr ? nullptr : args_.bias.data + c,
-                                   tokens == 0 ? nullptr : args_.y.at(first, c),
-                                   args_.y.stride[0], tokens, n, from);
+    conv_channels<W, t::conv::act>(x, args_.x.stride[0], args_.weight.at(c), args_.weight.stride[0],
+                                   args_.weight.stride[1], args_.bias.data == nullptr ? nullptr : args_.bias.data + c,
+                                   tokens == 0 ? nullptr : args_.y.at(first, c), args_.y.stride[0], tokens, n, from);
   }
 
   const conv_args<Spec>& args_;
   std::ptrdiff_t channels_, blocks_;
 };
 
-template <class Spec>
-KDA_NOINLINE status check(const conv_args<Spec>& a, const workspace& w, const executor& e) {
+template <class Spec> KDA_NOINLINE status check(const conv_args<Spec>& a, const workspace& w, const executor& e) {
   using T = typename detail::traits<Spec>::io::qkv;
   constexpr bool channel_major = detail::traits<Spec>::conv::order == conv_state::channel_major;
-  const std::ptrdiff_t tokens = a.x.shape[0], C = majority(a.weight.shape[0], a.y.shape[1], a.x.shape[1]), W = a.weight.shape[1];
+  const std::ptrdiff_t tokens = a.x.shape[0], C = majority(a.weight.shape[0], a.y.shape[1], a.x.shape[1]),
+                       W = a.weight.shape[1];
   checker c;
   c.require(C >= 1, error::wrong_shape, "x");
   c.tensor(a.x, {tokens, C}, "x");
@@ -365,11 +366,12 @@ KDA_NOINLINE status check(const conv_args<Spec>& a, const workspace& w, const ex
   return c.result();
 }
 
-// ---- operations on tokens -------------------------------------------------------------------------------------------------
+// ---- operations on tokens -------------------------------------------------------------------------------------------
 
 // f(first, n, head, scratch) for blocks of at most chunk_tokens tokens of each head.
 template <class F>
-KDA_INLINE void for_token_blocks(const executor& e, const workspace& w, std::ptrdiff_t tokens, std::ptrdiff_t heads, const F& f) {
+KDA_INLINE void for_token_blocks(const executor& e, const workspace& w, std::ptrdiff_t tokens, std::ptrdiff_t heads,
+                                 const F& f) {
   const std::ptrdiff_t blocks = (tokens + chunk_tokens - 1) / chunk_tokens;
   const auto task = [&](std::ptrdiff_t i, arena scratch) {
     const std::ptrdiff_t first = i / heads * chunk_tokens;
@@ -383,8 +385,7 @@ KDA_INLINE void store_row(float* to, const float* row, std::ptrdiff_t n) {
   for (std::ptrdiff_t d = 0; d < n; ++d) to[d] = row[d];
 }
 
-template <class Spec>
-KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const executor& e) {
+template <class Spec> KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
   const std::ptrdiff_t T = a.x.shape[0], HV = a.x.shape[1];
   c.require(HV >= 1, error::wrong_shape, "x");
@@ -408,8 +409,7 @@ KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const ex
   return c.result();
 }
 
-template <class Spec>
-KDA_NOINLINE status check(const beta_args<Spec>& a, const workspace& w, const executor& e) {
+template <class Spec> KDA_NOINLINE status check(const beta_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
   const std::ptrdiff_t T = a.b.shape[0], HV = a.b.shape[1];
   c.require(HV >= 1, error::wrong_shape, "b");
@@ -423,8 +423,7 @@ KDA_NOINLINE status check(const beta_args<Spec>& a, const workspace& w, const ex
   return c.result();
 }
 
-template <class Spec>
-KDA_NOINLINE status check(const l2norm_args<Spec>& a, const workspace& w, const executor& e) {
+template <class Spec> KDA_NOINLINE status check(const l2norm_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
   const std::ptrdiff_t T = a.x.shape[0], H = a.x.shape[1], K = a.x.shape[2];
   c.require(H >= 1 && K >= 1 && K <= detail::max_key_dim, error::wrong_shape, "x");
@@ -440,8 +439,7 @@ KDA_NOINLINE status check(const l2norm_args<Spec>& a, const workspace& w, const 
   return c.result();
 }
 
-template <class Spec>
-KDA_NOINLINE status check(const norm_args<Spec>& a, const workspace& w, const executor& e) {
+template <class Spec> KDA_NOINLINE status check(const norm_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
   const std::ptrdiff_t T = majority(a.gate.shape[0], a.y.shape[0], a.x.shape[0]);
   const std::ptrdiff_t HV = majority(a.gate.shape[1], a.y.shape[1], a.x.shape[1]);
@@ -462,12 +460,11 @@ KDA_NOINLINE status check(const norm_args<Spec>& a, const workspace& w, const ex
   return c.result();
 }
 
-// ---- the calls ------------------------------------------------------------------------------------------------------------
+// ---- the calls ------------------------------------------------------------------------------------------------------
 
-/// The kernels of a spec, compiled for the ISA of this translation unit. Each call checks its arguments first; a refusal
-/// returns a status that names the argument, and has written nothing but workspace.
-template <class Spec>
-struct kernels {
+/// The kernels of a spec, compiled for the ISA of this translation unit. Each call checks its arguments first; a
+/// refusal returns a status that names the argument, and has written nothing but workspace.
+template <class Spec> struct kernels {
   using t = detail::traits<Spec>;
 
   static constexpr const char* isa = KDA_STRING(KDA_ISA);
@@ -499,21 +496,22 @@ struct kernels {
     const status s = check(args, w, e);
     if (!s) return s;
     const float* bias = dt_bias_of(args.gate_params);
-    for_token_blocks(e, w, args.x.shape[0], args.x.shape[1],
-                     [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena scratch) {
-                       const gate_law<typename t::gate> law(args.gate_params, head);
-                       float* row = scratch.take(detail::max_key_dim);
-                       if constexpr (detail::is_per_channel<Spec>) {
-                         const std::ptrdiff_t K = args.x.shape[2];
-                         for (std::ptrdiff_t i = 0; i < n; ++i) {
-                           gate_channels(law, args.x.at(first + i, head), bias == nullptr ? nullptr : bias + head * K, K, row);
-                           store_row(args.g.at(first + i, head), row, K);
-                         }
-                       } else {
-                         gate_tokens(law, args.x.at(first, head), args.x.stride[0], bias == nullptr ? 0.f : bias[head], n, row);
-                         for (std::ptrdiff_t i = 0; i < n; ++i) *args.g.at(first + i, head) = row[i];
-                       }
-                     });
+    for_token_blocks(
+        e, w, args.x.shape[0], args.x.shape[1],
+        [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena scratch) {
+          const gate_law<typename t::gate> law(args.gate_params, head);
+          float* row = scratch.take(detail::max_key_dim);
+          if constexpr (detail::is_per_channel<Spec>) {
+            const std::ptrdiff_t K = args.x.shape[2];
+            for (std::ptrdiff_t i = 0; i < n; ++i) {
+              gate_channels(law, args.x.at(first + i, head), bias == nullptr ? nullptr : bias + head * K, K, row);
+              store_row(args.g.at(first + i, head), row, K);
+            }
+          } else {
+            gate_tokens(law, args.x.at(first, head), args.x.stride[0], bias == nullptr ? 0.f : bias[head], n, row);
+            for (std::ptrdiff_t i = 0; i < n; ++i) *args.g.at(first + i, head) = row[i];
+          }
+        });
     return {};
   }
 
@@ -540,7 +538,8 @@ struct kernels {
                        const std::ptrdiff_t K = args.x.shape[2];
                        float* row = scratch.take(detail::max_key_dim);
                        for (std::ptrdiff_t i = 0; i < n; ++i) {
-                         l2norm_row(args.x.at(first + i, head), K, args.eps.value, args.scale.value, row, detail::round_up(K, 16));
+                         l2norm_row(args.x.at(first + i, head), K, args.eps.value, args.scale.value, row,
+                                    detail::round_up(K, 16));
                          store_row(args.y.at(first + i, head), row, K);
                        }
                      });
@@ -555,9 +554,9 @@ struct kernels {
     for_token_blocks(e, w, args.x.shape[0], args.x.shape[1],
                      [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena) {
                        for (std::ptrdiff_t i = 0; i < n; ++i)
-                         norm_row<t::norm::act, t::norm::order>(args.x.at(first + i, head), args.gate.at(first + i, head),
-                                                                args.weight.data, args.eps.value, args.x.shape[2],
-                                                                args.y.at(first + i, head));
+                         norm_row<t::norm::act, t::norm::order>(
+                             args.x.at(first + i, head), args.gate.at(first + i, head), args.weight.data,
+                             args.eps.value, args.x.shape[2], args.y.at(first + i, head));
                      });
     return {};
   }

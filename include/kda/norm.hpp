@@ -12,8 +12,7 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-template <class T>
-KDA_INLINE float sum_of_squares(const T* x, std::ptrdiff_t n) {
+template <class T> KDA_INLINE float sum_of_squares(const T* x, std::ptrdiff_t n) {
   vec sum = broadcast(0.f);
   std::ptrdiff_t d = 0;
   for (; d + vec::lanes <= n; d += vec::lanes) {
@@ -42,8 +41,7 @@ KDA_INLINE void scale_row(const T* x, std::ptrdiff_t K, float scale, float* y, s
     store(y + d, broadcast(scale) * (d + vec::lanes <= K ? load(x + d) : load(x + d, K - d)));
 }
 
-template <activation Activation, weight Order, class T>
-KDA_INLINE vec gated(vec x, vec r, vec w, vec gate) {
+template <activation Activation, weight Order, class T> KDA_INLINE vec gated(vec x, vec r, vec w, vec gate) {
   const vec opening = Activation == activation::sigmoid ? sigmoid(gate) : silu(gate);
   if constexpr (Order == weight::before_cast)
     return w * (x * r) * opening;

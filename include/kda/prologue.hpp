@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything between an engine's tensors and the canonical tile: types, strides, head map, normalisation, scale, gate law and
-// form of beta end here. The cores in recurrent.hpp and chunked.hpp see fp32 rows and nothing else.
+// Everything between an engine's tensors and the canonical tile: types, strides, head map, normalisation, scale, gate
+// law and form of beta end here. The cores in recurrent.hpp and chunked.hpp see fp32 rows and nothing else.
 #pragma once
 #include "gate.hpp"
 #include "norm.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// At most chunk_tokens tokens of one value head and of a block of its value columns. Rows of q, k, g, alpha hold key_stride
-/// floats: K channels, then zeros in q and k and anything finite in g and alpha; rows of v hold value_stride. With per-head
-/// decay g and alpha hold one number a token. Both strides are multiples of 16, whatever the lanes.
+/// At most chunk_tokens tokens of one value head and of a block of its value columns. Rows of q, k, g, alpha hold
+/// key_stride floats: K channels, then zeros in q and k and anything finite in g and alpha; rows of v hold
+/// value_stride. With per-head decay g and alpha hold one number a token. Both strides are multiples of 16, whatever
+/// the lanes.
 struct tile {
   std::ptrdiff_t tokens, key_dim, key_stride, columns, value_stride;
   float* q;      ///< normalised and scaled
@@ -46,8 +47,8 @@ KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t
 }
 
 /// How a log decay g is applied to the state: S <- keep S + (factor S + ...), the bracket first.
-/// Weak decay: keep 1, factor expm1(g); a rounded exp(g) near 1 would drift by its error at every step. Strong decay: keep 0,
-/// factor exp(g); a large state would leave the rounding of its own cancellation behind.
+/// Weak decay: keep 1, factor expm1(g); a rounded exp(g) near 1 would drift by its error at every step. Strong decay:
+/// keep 0, factor exp(g); a large state would leave the rounding of its own cancellation behind.
 struct applied_decay {
   vec keep, factor;
 };
@@ -68,8 +69,7 @@ KDA_INLINE std::ptrdiff_t key_head(std::ptrdiff_t hv, std::ptrdiff_t heads, std:
 inline constexpr float l2norm_eps = 1e-6f;
 
 /// What stays the same for all tiles of one value head: its gate law, its rows' place in the tensors, the scale of q.
-template <class Spec>
-struct head_prologue {
+template <class Spec> struct head_prologue {
   using t = detail::traits<Spec>;
   const delta_rule_args<Spec>& args;
   std::ptrdiff_t head, q_head, first_column;

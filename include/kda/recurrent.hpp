@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The delta rule token by token, on a state that stays where the engine keeps it: decode.
 //
-// With e = exp g, kd = e k, qd = e q (the decay is folded into k and q, the state is not swept for it) one token is two passes:
+// With e = exp g, kd = e k, qd = e q (the decay is folded into k and q, the state is not swept for it) one token is two
+// passes:
 //
 //   pass 1   r = S^T kd,  p = S^T qd                  d = beta (v - r),  out = p + (q . k) d
 //   pass 2   S <- e S + k d^T                         (the decay as applied_decay in prologue.hpp says)
 //
 // S is [K, V] (key_major) or [V, K] (value_major), float or bf16; rows may lie further apart than they are long.
 //
-// Register plan. key_major: pass 1 holds block_vectors vectors of r and of p and runs down the rows; pass 2 goes row by row with
-// k and decay broadcast. value_major: pass 1 holds r and p of up to four rows (a vector of partial sums each) and runs along
-// the channels; pass 2 then updates the same rows while they are in L1. With bf16 the state is rounded after each token.
+// Register plan. key_major: pass 1 holds block_vectors vectors of r and of p and runs down the rows; pass 2 goes row by
+// row with k and decay broadcast. value_major: pass 1 holds r and p of up to four rows (a vector of partial sums each)
+// and runs along the channels; pass 2 then updates the same rows while they are in L1. With bf16 the state is rounded
+// after each token.
 #pragma once
 #include "prologue.hpp"
 #include "simd/matrix.hpp"
@@ -42,8 +44,7 @@ KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
 }
 
 /// Points `x` at token i of the tile and forms its decayed rows.
-template <bool PerChannel>
-KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
+template <bool PerChannel> KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
   const float *q = t.q + i * t.key_stride, *k = t.k + i * t.key_stride;
   x.k = k;
   x.v = t.v + i * t.value_stride;
@@ -64,7 +65,7 @@ KDA_INLINE vec updated(vec s, const applied_decay& decay, vec k, vec delta) {
   return fma(decay.keep, s, fma(k, delta, decay.factor * s));
 }
 
-// ---- S [K, V] -------------------------------------------------------------------------------------------------------------
+// ---- S [K, V] -------------------------------------------------------------------------------------------------------
 
 // Columns [j, j + n) of d and out; n is Vectors * lanes, or less with one vector.
 template <int Vectors, class T>
@@ -93,8 +94,7 @@ KDA_INLINE void sums_key_major(const T* s, std::ptrdiff_t stride, token_rows& x,
   }
 }
 
-template <class T>
-KDA_NOINLINE void token_key_major(T* s, std::ptrdiff_t stride, token_rows& x) {
+template <class T> KDA_NOINLINE void token_key_major(T* s, std::ptrdiff_t stride, token_rows& x) {
   const std::ptrdiff_t whole = x.columns / vec::lanes;
   in_blocks<block_vectors>(0, whole, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
     sums_key_major<Vectors>(s, stride, x, v * vec::lanes, Vectors * vec::lanes);
@@ -111,7 +111,7 @@ KDA_NOINLINE void token_key_major(T* s, std::ptrdiff_t stride, token_rows& x) {
   }
 }
 
-// ---- S [V, K] -------------------------------------------------------------------------------------------------------------
+// ---- S [V, K] -------------------------------------------------------------------------------------------------------
 
 // Value rows [v, v + Rows).
 template <int Rows, class T>
@@ -151,16 +151,14 @@ KDA_INLINE void rows_value_major(T* s, std::ptrdiff_t stride, token_rows& x, std
   }
 }
 
-template <class T>
-KDA_NOINLINE void token_value_major(T* s, std::ptrdiff_t stride, token_rows& x) {
+template <class T> KDA_NOINLINE void token_value_major(T* s, std::ptrdiff_t stride, token_rows& x) {
   constexpr int rows = block_rows < 4 ? block_rows : 4;
   in_blocks<rows>(0, x.columns,
                   [&]<int Rows>(std::ptrdiff_t v) KDA_INLINE_LAMBDA { rows_value_major<Rows>(s, stride, x, v); });
 }
 
 /// One token on the block of a head's state that starts at s: [K, columns] with rows `stride` apart, or [columns, K].
-template <layout Layout, class T>
-KDA_INLINE void recurrent_token(T* s, std::ptrdiff_t stride, token_rows& x) {
+template <layout Layout, class T> KDA_INLINE void recurrent_token(T* s, std::ptrdiff_t stride, token_rows& x) {
   if constexpr (Layout == layout::key_major)
     token_key_major(s, stride, x);
   else

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine needs, said once: spec<options...>, options in any order. It has no ISA, so every translation unit of a
-// program means the same type by it.
+// What an engine needs, said once: spec<options...>, options in any order. It has no ISA, so every translation unit of
+// a program means the same type by it.
 #pragma once
 #include "bf16.hpp"
 #include "config.hpp"
@@ -83,29 +83,21 @@ struct tiled {  ///< hv % H: ggml, GGUF files
 }  // namespace head_map
 
 /// Types of the tensors (float or bf16). A_log, dt_bias, convolution and norm weights are always float.
-template <class QKV, class Gate = QKV, class Beta = QKV, class Out = QKV>
-struct io {
-  using kind = option_kind::io;
-};
+template <class QKV, class Gate = QKV, class Beta = QKV, class Out = QKV> struct io { using kind = option_kind::io; };
 
-/// Order of the two dimensions of a head's state in memory. Equal K and V hide a mix-up: name it from the engine's documents.
+/// Order of the two dimensions of a head's state in memory. Equal K and V hide a mix-up: name it from the engine's
+/// documents.
 enum class layout {
   key_major,    ///< [K, V]: transformers, FLA, Atlas
   value_major,  ///< [V, K]: vLLM, SGLang, FlashKDA, ggml
 };
 
-/// How states are stored (float or bf16); arithmetic is fp32 either way. With bf16, decode rounds the state after each token,
-/// prefill once, at the end of the call.
-template <class T, layout Layout>
-struct state {
-  using kind = option_kind::state;
-};
+/// How states are stored (float or bf16); arithmetic is fp32 either way. With bf16, decode rounds the state after each
+/// token, prefill once, at the end of the call.
+template <class T, layout Layout> struct state { using kind = option_kind::state; };
 
 /// Dimensions known when compiling; 0: at run time (K from 1 to 256, any V).
-template <std::ptrdiff_t K = 0, std::ptrdiff_t V = 0>
-struct dims {
-  using kind = option_kind::dims;
-};
+template <std::ptrdiff_t K = 0, std::ptrdiff_t V = 0> struct dims { using kind = option_kind::dims; };
 
 /// Functions of convolution and output gate.
 enum class activation { none, silu, sigmoid };
@@ -117,10 +109,7 @@ enum class conv_state {
 };
 
 /// Short causal convolution of q, k and v; activation silu or none.
-template <activation Activation, conv_state Layout>
-struct conv {
-  using kind = option_kind::conv;
-};
+template <activation Activation, conv_state Layout> struct conv { using kind = option_kind::conv; };
 
 /// When the norm's weight multiplies, relative to the rounding to the output type.
 enum class weight {
@@ -129,40 +118,32 @@ enum class weight {
 };
 
 /// Gated RMS norm of the output; activation sigmoid or silu.
-template <activation Activation, weight Order>
-struct norm {
-  using kind = option_kind::norm;
-};
+template <activation Activation, weight Order> struct norm { using kind = option_kind::norm; };
 
 /// The options of one kind of linear attention. Required: decay, gate (unless decay::none), beta, qk, io, state.
 /// Optional: head_map (interleaved), dims (at run time), conv and norm (without them, the set has no such kernel).
-template <class... Options>
-struct spec {};
+template <class... Options> struct spec {};
 
 namespace detail {
 
 template <class T>
-concept option = requires { typename T::kind; };
+concept option = requires {
+  typename T::kind;
+};
 
-template <class Option, class Kind>
-consteval int is_of() {
+template <class Option, class Kind> consteval int is_of() {
   if constexpr (option<Option>)
     return std::is_same_v<typename Option::kind, Kind> ? 1 : 0;
   else
     return 0;
 }
-template <class Kind, class... Options>
-inline constexpr int count = (0 + ... + is_of<Options, Kind>());
+template <class Kind, class... Options> inline constexpr int count = (0 + ... + is_of<Options, Kind>());
 
 // The first option of a kind, or the fallback.
-template <class Kind, class Fallback, class... Options>
-struct find {
-  using type = Fallback;
-};
-template <class Kind, class Fallback, class First, class... Rest>
-struct find<Kind, Fallback, First, Rest...> {
-  using type =
-      typename std::conditional_t<is_of<First, Kind>() == 1, std::type_identity<First>, find<Kind, Fallback, Rest...>>::type;
+template <class Kind, class Fallback, class... Options> struct find { using type = Fallback; };
+template <class Kind, class Fallback, class First, class... Rest> struct find<Kind, Fallback, First, Rest...> {
+  using type = typename std::conditional_t<is_of<First, Kind>() == 1, std::type_identity<First>,
+                                           find<Kind, Fallback, Rest...>>::type;
 };
 
 enum class mistake {
@@ -192,62 +173,50 @@ enum class mistake {
   norm_activation,
 };
 
-template <class T>
-inline constexpr bool storable = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
+template <class T> inline constexpr bool storable = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
-template <class Io>
-struct io_types;
-template <class QKV, class Gate, class Beta, class Out>
-struct io_types<io<QKV, Gate, Beta, Out>> {
+template <class Io> struct io_types;
+template <class QKV, class Gate, class Beta, class Out> struct io_types<io<QKV, Gate, Beta, Out>> {
   using qkv = QKV;
   using gate = Gate;
   using beta = Beta;
   using out = Out;
   static constexpr bool valid = storable<QKV> && storable<Gate> && storable<Beta> && storable<Out>;
 };
-template <class State>
-struct state_types;
-template <class T, layout L>
-struct state_types<state<T, L>> {
+template <class State> struct state_types;
+template <class T, layout L> struct state_types<state<T, L>> {
   using type = T;
   static constexpr layout order = L;
 };
-template <class Dims>
-struct dims_values;
-template <std::ptrdiff_t K, std::ptrdiff_t V>
-struct dims_values<dims<K, V>> {
+template <class Dims> struct dims_values;
+template <std::ptrdiff_t K, std::ptrdiff_t V> struct dims_values<dims<K, V>> {
   static constexpr std::ptrdiff_t key = K, value = V;
 };
 struct no_conv {};
-template <class Conv>
-struct conv_values {
+template <class Conv> struct conv_values {
   static constexpr bool present = false;
   static constexpr activation act = activation::none;
   static constexpr conv_state order = conv_state::time_major;
 };
-template <activation A, conv_state L>
-struct conv_values<conv<A, L>> {
+template <activation A, conv_state L> struct conv_values<conv<A, L>> {
   static constexpr bool present = true;
   static constexpr activation act = A;
   static constexpr conv_state order = L;
 };
 struct no_norm {};
-template <class Norm>
-struct norm_values {
+template <class Norm> struct norm_values {
   static constexpr bool present = false;
   static constexpr activation act = activation::sigmoid;
   static constexpr weight order = weight::before_cast;
 };
-template <activation A, weight W>
-struct norm_values<norm<A, W>> {
+template <activation A, weight W> struct norm_values<norm<A, W>> {
   static constexpr bool present = true;
   static constexpr activation act = A;
   static constexpr weight order = W;
 };
 
 // The options after defaults, and the first mistake in them.
-template <class... O>
-struct resolve {
+template <class... O> struct resolve {
   using decay = typename find<option_kind::decay, decay::per_channel, O...>::type;
   using gate = typename find<option_kind::gate, gate::given, O...>::type;
   using beta = typename find<option_kind::beta, beta::given, O...>::type;
@@ -262,25 +231,25 @@ struct resolve {
   static consteval mistake first_mistake() {
     if (!(option<O> && ...)) return mistake::not_option;
     if (count<option_kind::decay, O...> == 0) return mistake::no_decay;
-    if (count<option_kind::decay, O...> > 1) return mistake::two_decays;
+    if (count < option_kind::decay, O... >> 1) return mistake::two_decays;
     if (std::is_same_v<decay, kda::decay::none>) {
       if (count<option_kind::gate, O...> != 0) return mistake::needless_gate;
     } else if (count<option_kind::gate, O...> == 0) {
       return mistake::no_gate;
     }
-    if (count<option_kind::gate, O...> > 1) return mistake::two_gates;
+    if (count < option_kind::gate, O... >> 1) return mistake::two_gates;
     if (count<option_kind::beta, O...> == 0) return mistake::no_beta;
-    if (count<option_kind::beta, O...> > 1) return mistake::two_betas;
+    if (count < option_kind::beta, O... >> 1) return mistake::two_betas;
     if (count<option_kind::qk, O...> == 0) return mistake::no_qk;
-    if (count<option_kind::qk, O...> > 1) return mistake::two_qks;
-    if (count<option_kind::head_map, O...> > 1) return mistake::two_head_maps;
+    if (count < option_kind::qk, O... >> 1) return mistake::two_qks;
+    if (count < option_kind::head_map, O... >> 1) return mistake::two_head_maps;
     if (count<option_kind::io, O...> == 0) return mistake::no_io;
-    if (count<option_kind::io, O...> > 1) return mistake::two_ios;
+    if (count < option_kind::io, O... >> 1) return mistake::two_ios;
     if (count<option_kind::state, O...> == 0) return mistake::no_state;
-    if (count<option_kind::state, O...> > 1) return mistake::two_states;
-    if (count<option_kind::dims, O...> > 1) return mistake::two_dims;
-    if (count<option_kind::conv, O...> > 1) return mistake::two_convs;
-    if (count<option_kind::norm, O...> > 1) return mistake::two_norms;
+    if (count < option_kind::state, O... >> 1) return mistake::two_states;
+    if (count < option_kind::dims, O... >> 1) return mistake::two_dims;
+    if (count < option_kind::conv, O... >> 1) return mistake::two_convs;
+    if (count < option_kind::norm, O... >> 1) return mistake::two_norms;
     if (!io::valid) return mistake::io_type;
     if (!storable<typename state::type>) return mistake::state_type;
     if (dims::key < 0 || dims::key > 256 || dims::value < 0) return mistake::dims_range;
@@ -291,22 +260,25 @@ struct resolve {
 };
 
 // One sentence per mistake. A function: clang takes no more names from a class whose static_assert has failed.
-template <mistake M>
-consteval bool say() {
-  static_assert(M != mistake::not_option, "kda::spec: every argument must be a kda option, such as kda::decay::per_channel");
-  static_assert(M != mistake::no_decay, "kda::spec: name the decay: kda::decay::per_channel (KDA), per_head (GDN) or none");
+template <mistake M> consteval bool say() {
+  static_assert(M != mistake::not_option,
+                "kda::spec: every argument must be a kda option, such as kda::decay::per_channel");
+  static_assert(M != mistake::no_decay,
+                "kda::spec: name the decay: kda::decay::per_channel (KDA), per_head (GDN) or none");
   static_assert(M != mistake::two_decays, "kda::spec: two decay options");
   static_assert(M != mistake::no_gate, "kda::spec: name the gate law: kda::gate::bounded, softplus or given");
   static_assert(M != mistake::needless_gate, "kda::spec: decay::none has no gate; leave the gate option out");
   static_assert(M != mistake::two_gates, "kda::spec: two gate options");
   static_assert(M != mistake::no_beta, "kda::spec: name the form of beta: kda::beta::logits, logits_doubled or given");
   static_assert(M != mistake::two_betas, "kda::spec: two beta options");
-  static_assert(M != mistake::no_qk, "kda::spec: say whether the kernel normalises q and k: kda::qk::l2_normalized or as_given");
+  static_assert(M != mistake::no_qk,
+                "kda::spec: say whether the kernel normalises q and k: kda::qk::l2_normalized or as_given");
   static_assert(M != mistake::two_qks, "kda::spec: two qk options");
   static_assert(M != mistake::two_head_maps, "kda::spec: two head_map options");
   static_assert(M != mistake::no_io, "kda::spec: name the tensor types: kda::io<kda::bf16> or kda::io<float>");
   static_assert(M != mistake::two_ios, "kda::spec: two io options");
-  static_assert(M != mistake::no_state, "kda::spec: name the state: kda::state<float, kda::layout::key_major> or value_major");
+  static_assert(M != mistake::no_state,
+                "kda::spec: name the state: kda::state<float, kda::layout::key_major> or value_major");
   static_assert(M != mistake::two_states, "kda::spec: two state options");
   static_assert(M != mistake::two_dims, "kda::spec: two dims options");
   static_assert(M != mistake::two_convs, "kda::spec: two conv options");
@@ -320,18 +292,15 @@ consteval bool say() {
 }
 
 // After a mistake the defaults stand in, so that one sentence is all the compiler says.
-template <class Spec>
-struct traits : resolve<> {
+template <class Spec> struct traits : resolve<> {
   static_assert(std::is_void_v<Spec>, "kda: the template argument must be a kda::spec<...>");
 };
 template <class... O>
-struct traits<spec<O...>>
-    : std::conditional_t<say<resolve<O...>::first_mistake()>(), resolve<O...>, resolve<>> {};
+struct traits<spec<O...>> : std::conditional_t<say<resolve<O...>::first_mistake()>(), resolve<O...>, resolve<>> {};
 
 template <class Spec>
 inline constexpr bool is_per_channel = std::is_same_v<typename traits<Spec>::decay, decay::per_channel>;
-template <class Spec>
-inline constexpr bool is_decaying = !std::is_same_v<typename traits<Spec>::decay, decay::none>;
+template <class Spec> inline constexpr bool is_decaying = !std::is_same_v<typename traits<Spec>::decay, decay::none>;
 
 }  // namespace detail
 }  // namespace kda::inline v0

@@ -29,16 +29,26 @@ struct [[nodiscard]] status {
 /// The error in words.
 [[nodiscard]] KDA_INLINE constexpr const char* message(error e) {
   switch (e) {
-    case error::none: return "ok";
-    case error::null_pointer: return "is null although its shape is not empty";
-    case error::wrong_shape: return "has a shape that does not fit the other arguments";
-    case error::wrong_stride: return "has a negative stride, a channel stride other than 1, or elements that overlap";
-    case error::overlap: return "shares memory with another argument";
-    case error::wrong_value: return "is outside its range";
-    case error::wrong_offsets: return "must rise from at least 0 to at most the number of tokens";
-    case error::slot_out_of_range: return "names a slot past the pool";
-    case error::slot_conflict: return "has a slot that two sequences would write, or one write and another read";
-    case error::workspace_too_small: return "has fewer bytes than workspace_bytes() asks for";
+    case error::none:
+      return "ok";
+    case error::null_pointer:
+      return "is null although its shape is not empty";
+    case error::wrong_shape:
+      return "has a shape that does not fit the other arguments";
+    case error::wrong_stride:
+      return "has a negative stride, a channel stride other than 1, or elements that overlap";
+    case error::overlap:
+      return "shares memory with another argument";
+    case error::wrong_value:
+      return "is outside its range";
+    case error::wrong_offsets:
+      return "must rise from at least 0 to at most the number of tokens";
+    case error::slot_out_of_range:
+      return "names a slot past the pool";
+    case error::slot_conflict:
+      return "has a slot that two sequences would write, or one write and another read";
+    case error::workspace_too_small:
+      return "has fewer bytes than workspace_bytes() asks for";
   }
   return "unknown error";
 }

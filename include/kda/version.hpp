@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The version of the library. Everything it declares lives in `kda::v0`, an inline namespace, so that two versions can be
-// linked into one program.
+// The version of the library. Everything it declares lives in `kda::v0`, an inline namespace, so that two versions can
+// be linked into one program.
 #pragma once
 
 #define KDA_VERSION_MAJOR 0

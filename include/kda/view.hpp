@@ -8,19 +8,17 @@
 
 namespace kda::inline v0 {
 
-/// `Rank`-dimensional view of elements that somebody else owns. Extents and strides are counted in elements; a stride may be
-/// larger than what lies inside it, so a column block of a wider matrix is a view like any other:
+/// `Rank`-dimensional view of elements that somebody else owns. Extents and strides are counted in elements; a stride
+/// may be larger than what lies inside it, so a column block of a wider matrix is a view like any other:
 ///
 ///     auto q = kda::packed(projection, tokens, heads, 128).token_stride(projection_width);
-template <class T, std::size_t Rank>
-struct view {
+template <class T, std::size_t Rank> struct view {
   T* data = nullptr;
   std::ptrdiff_t shape[Rank] = {};
   std::ptrdiff_t stride[Rank] = {};
 
   /// Pointer to element (i...); indices that are left out are 0.
-  template <class... Index>
-  [[nodiscard]] KDA_INLINE constexpr T* at(Index... i) const {
+  template <class... Index> [[nodiscard]] KDA_INLINE constexpr T* at(Index... i) const {
     static_assert(sizeof...(Index) <= Rank, "kda::view::at: more indices than dimensions");
     const std::ptrdiff_t index[] = {static_cast<std::ptrdiff_t>(i)..., 0};
     std::ptrdiff_t offset = 0;
@@ -36,9 +34,7 @@ struct view {
   }
 
   /// A view to write through is a view to read through.
-  KDA_INLINE constexpr operator view<const T, Rank>() const
-    requires(!std::is_const_v<T>)
-  {
+  KDA_INLINE constexpr operator view<const T, Rank>() const requires(!std::is_const_v<T>) {
     view<const T, Rank> v{.data = data};
     for (std::size_t i = 0; i < Rank; ++i) v.shape[i] = shape[i], v.stride[i] = stride[i];
     return v;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a delta rule small enough for the back of an envelope through the selected table, the scalar one, and a direct
 // call.
+#include "engine.hpp"
+
 #include <cmath>
 #include <cstdio>
 #include <vector>
-
-#include "engine.hpp"
 
 // Two tokens, one head, K = V = 1, beta = 1/2, q = k = 1, decays 1/2 and 1/4, v = 1 and 2:
 // S1 = 1/2 (1 - 0) = 1/2;  S2 = 1/8 + 1/2 (2 - 1/8) = 17/16.

@@ -5,14 +5,6 @@
 //
 //   host unpack VMLINUX OUT        flattens the kernel's ELF image into OUT (+ OUT.addr)
 //   host run CACHE [options] -- PROGRAM [ARGS...]
-#include <elf.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -21,13 +13,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <elf.h>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <poll.h>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 namespace fs = std::filesystem;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of one ISA as plain functions from vectors to vectors, on whichever test spec has the wanted options.
 #pragma once
+#include "support/delta_rule.hpp"
+
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
-
-#include "support/delta_rule.hpp"
 
 namespace golden {
 

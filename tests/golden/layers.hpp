@@ -6,14 +6,14 @@
 // Once in the calls that the file names, a call of one token through decode, and once in one call of prefill. They
 // start from nothing, and the states pass from call to call in pools.
 #pragma once
+#include "operations.hpp"
+
 #include <initializer_list>
 #include <map>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "operations.hpp"
 
 namespace golden {
 

@@ -2,12 +2,13 @@
 // The operations of the golden format but for whole layers. Each says what its files hold, and takes that through every
 // kernel which should compute it, on every engine, and through the double reference.
 #pragma once
-#include <kda/reference.hpp>
-#include <string>
-#include <vector>
-
 #include "kernels.hpp"
 #include "results.hpp"
+
+#include <kda/reference.hpp>
+
+#include <string>
+#include <vector>
 
 namespace golden {
 

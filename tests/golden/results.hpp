@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels and the reference gave, held against what a file stores.
 #pragma once
+#include "reader.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -8,8 +10,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "reader.hpp"
 
 namespace golden {
 

@@ -7,11 +7,11 @@
 //
 // A sequence's tensors come from its seed alone: the same sequence in another batch, or by itself, has the same inputs.
 #pragma once
+#include "delta_rule.hpp"
+
 #include <cstring>
 #include <iterator>
 #include <memory>
-
-#include "delta_rule.hpp"
 
 namespace testing {
 
@@ -235,8 +235,7 @@ Call alone(const sequence& s, const typename Call::pool& states, const typename 
   return x;
 }
 
-// ---- operations on tokens, and what all arguments have in common
-// ----------------------------------------------------------
+// ---- operations on tokens, and what all arguments have in common ----------------------------------------------------
 
 /// gate, beta, l2norm and norm of a spec that has them all: tensors and arguments.
 template <class Spec> struct token_operations {

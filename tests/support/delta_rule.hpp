@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problems for the delta rule: makes inputs, runs a table's prefill or decode, runs the double reference over the same rounded
-// inputs, and compares.
+// Problems for the delta rule: makes inputs, runs a table's prefill or decode, runs the double reference over the same
+// rounded inputs, and compares.
 #pragma once
 #include "specs.hpp"
 
@@ -24,7 +24,7 @@ namespace testing {
 using index = std::ptrdiff_t;
 constexpr std::size_t size(index n) { return static_cast<std::size_t>(n); }
 
-// ---- ISAs -----------------------------------------------------------------------------------------------------------------
+// ---- ISAs -----------------------------------------------------------------------------------------------------------
 
 /// The ISA of this run: KDA_TEST_ISA, which tests/emulated/on.sh sets, or else the best that this CPU has.
 inline kda::isa current_isa() {
@@ -39,15 +39,14 @@ inline kda::isa current_isa() {
 inline bool emulated() { return std::getenv("KDA_EMULATED") != nullptr; }
 
 /// The table of a spec for the current ISA. Not having one is an error, never a skip.
-template <class Spec>
-const kda::table<Spec>& kernels_of(bool one_by_one = false) {
+template <class Spec> const kda::table<Spec>& kernels_of(bool one_by_one = false) {
   const auto* t = one_by_one ? kda::select_exactly(test_kernels_1x1, current_isa())
                              : kda::select_exactly(test_kernels, current_isa());
   if (t == nullptr) throw std::runtime_error("no kernels for this ISA");
   return t->template get<Spec>();
 }
 
-// ---- numbers --------------------------------------------------------------------------------------------------------------
+// ---- numbers --------------------------------------------------------------------------------------------------------
 
 /// Reproducible numbers, the same with every compiler.
 class random_numbers {
@@ -77,26 +76,22 @@ class random_numbers {
   std::uint64_t state_;
 };
 
-template <class T>
-std::vector<T> rounded_to(const std::vector<float>& x) {
+template <class T> std::vector<T> rounded_to(const std::vector<float>& x) {
   std::vector<T> y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) y[i] = kda::round_to<T>(x[i]);
   return y;
 }
-template <class T>
-std::vector<double> widened(const std::vector<T>& x) {
+template <class T> std::vector<double> widened(const std::vector<T>& x) {
   std::vector<double> y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) y[i] = static_cast<double>(kda::to_float(x[i]));
   return y;
 }
-template <class T>
-std::vector<double> rounded_and_widened(const std::vector<float>& x) {
+template <class T> std::vector<double> rounded_and_widened(const std::vector<float>& x) {
   return widened(rounded_to<T>(x));
 }
 
 /// max |got - want| / max |want|; infinite if anything is NaN or infinite, or the sizes differ.
-template <class T>
-double relative_error(const std::vector<T>& got, const std::vector<double>& want) {
+template <class T> double relative_error(const std::vector<T>& got, const std::vector<double>& want) {
   if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
   double worst = 0, largest = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -108,13 +103,14 @@ double relative_error(const std::vector<T>& got, const std::vector<double>& want
   return largest > 0 ? worst / largest : worst;
 }
 
-// ---- problems -------------------------------------------------------------------------------------------------------------
+// ---- problems -------------------------------------------------------------------------------------------------------
 
 struct geometry {
   index T, H, HV, K, V;
 };
 
-/// Inputs of one sequence, before rounding to the spec's types. gate is [T, HV, K], [T, HV] or empty; state is [HV, K, V].
+/// Inputs of one sequence, before rounding to the spec's types. gate is [T, HV, K], [T, HV] or empty; state is [HV, K,
+/// V].
 struct problem {
   geometry g{};
   std::vector<float> q{}, k{}, v{}, gate{}, beta{}, state{}, a_log{}, dt_bias{};
@@ -123,17 +119,15 @@ struct problem {
 };
 
 template <class Spec>
-inline constexpr bool has_law = kda::detail::is_decaying<Spec> &&
-                                !std::is_same_v<typename kda::detail::traits<Spec>::gate, kda::gate::given>;
-template <class Spec>
-constexpr index gates(const geometry& g) {
+inline constexpr bool has_law =
+    kda::detail::is_decaying<Spec> && !std::is_same_v<typename kda::detail::traits<Spec>::gate, kda::gate::given>;
+template <class Spec> constexpr index gates(const geometry& g) {
   return kda::detail::is_per_channel<Spec> ? g.HV * g.K : kda::detail::is_decaying<Spec> ? g.HV : 0;
 }
 
-/// Ordinary inputs: q, k, v, state normal; gate logits normal, or log decays uniform in (-2, 0); beta logits normal, or beta
-/// uniform in (0, 1). q and k are normalised here if the spec takes them as given.
-template <class Spec>
-problem ordinary_problem(const geometry& g, std::uint64_t seed) {
+/// Ordinary inputs: q, k, v, state normal; gate logits normal, or log decays uniform in (-2, 0); beta logits normal, or
+/// beta uniform in (0, 1). q and k are normalised here if the spec takes them as given.
+template <class Spec> problem ordinary_problem(const geometry& g, std::uint64_t seed) {
   using t = kda::detail::traits<Spec>;
   random_numbers r(seed);
   problem p{.g = g};
@@ -157,22 +151,19 @@ problem ordinary_problem(const geometry& g, std::uint64_t seed) {
 }
 
 /// Outputs of a run: out as the spec stores it, state [HV, K, V] as the spec stores it.
-template <class Spec>
-struct outcome {
+template <class Spec> struct outcome {
   std::vector<typename kda::detail::traits<Spec>::io::out> out;
   std::vector<typename kda::detail::traits<Spec>::state::type> state;
 };
 
 enum class core { decode, prefill };
 
-template <class Spec>
-auto call_of(const kda::table<Spec>& table, core c) {
+template <class Spec> auto call_of(const kda::table<Spec>& table, core c) {
   return c == core::decode ? table.decode : table.prefill;
 }
 
 /// Moves a [HV, K, V] state into the spec's layout and back.
-template <class Spec, class T>
-std::vector<T> to_layout(const std::vector<T>& key_major, const geometry& g) {
+template <class Spec, class T> std::vector<T> to_layout(const std::vector<T>& key_major, const geometry& g) {
   if (kda::detail::traits<Spec>::state::order == kda::layout::key_major) return key_major;
   std::vector<T> s(key_major.size());
   for (index h = 0; h < g.HV; ++h)
@@ -180,8 +171,7 @@ std::vector<T> to_layout(const std::vector<T>& key_major, const geometry& g) {
       for (index v = 0; v < g.V; ++v) s[size((h * g.V + v) * g.K + k)] = key_major[size((h * g.K + k) * g.V + v)];
   return s;
 }
-template <class Spec, class T>
-std::vector<T> from_layout(const std::vector<T>& stored, const geometry& g) {
+template <class Spec, class T> std::vector<T> from_layout(const std::vector<T>& stored, const geometry& g) {
   if (kda::detail::traits<Spec>::state::order == kda::layout::key_major) return stored;
   std::vector<T> s(stored.size());
   for (index h = 0; h < g.HV; ++h)
@@ -191,8 +181,7 @@ std::vector<T> from_layout(const std::vector<T>& stored, const geometry& g) {
 }
 
 /// Arguments for a problem whose tensors are packed; the caller adds sequences and states.
-template <class Spec>
-struct packed_tensors {
+template <class Spec> struct packed_tensors {
   using t = kda::detail::traits<Spec>;
   geometry g;
   std::vector<typename t::io::qkv> q, k, v;
@@ -254,8 +243,8 @@ class scratch {
   std::vector<unsigned char> bytes_;
 };
 
-/// Runs the problem's tokens in calls of the given lengths (all in one if empty); `cores` says how each call is run, the last
-/// entry also for all calls after it. The state goes from call to call through one slot.
+/// Runs the problem's tokens in calls of the given lengths (all in one if empty); `cores` says how each call is run,
+/// the last entry also for all calls after it. The state goes from call to call through one slot.
 template <class Spec>
 outcome<Spec> run(const problem& p, std::vector<core> cores, std::vector<index> lengths = {},
                   const kda::table<Spec>& table = kernels_of<Spec>()) {
@@ -289,8 +278,7 @@ struct exact {
 };
 
 /// The double recurrence over the problem's inputs as the spec rounds them.
-template <class Spec>
-exact reference_of(const problem& p) {
+template <class Spec> exact reference_of(const problem& p) {
   using t = kda::detail::traits<Spec>;
   namespace ref = kda::reference;
   const geometry& g = p.g;
@@ -306,17 +294,17 @@ exact reference_of(const problem& p) {
   }
   if constexpr (std::is_same_v<typename t::beta, kda::beta::logits>) beta = ref::sigmoid(beta, 1);
   if constexpr (std::is_same_v<typename t::beta, kda::beta::logits_doubled>) beta = ref::sigmoid(beta, 2);
-  const ref::delta_shape shape{
-      .tokens = g.T,
-      .key_heads = g.H,
-      .value_heads = g.HV,
-      .key_dim = g.K,
-      .value_dim = g.V,
-      .decay = kda::detail::is_per_channel<Spec> ? ref::decay_kind::per_channel
-               : kda::detail::is_decaying<Spec>  ? ref::decay_kind::per_head
-                                                 : ref::decay_kind::none,
-      .head_map = std::is_same_v<typename t::head_map, kda::head_map::tiled> ? ref::head_map_kind::tiled
-                                                                             : ref::head_map_kind::interleaved};
+  const ref::delta_shape shape{.tokens = g.T,
+                               .key_heads = g.H,
+                               .value_heads = g.HV,
+                               .key_dim = g.K,
+                               .value_dim = g.V,
+                               .decay = kda::detail::is_per_channel<Spec> ? ref::decay_kind::per_channel
+                                        : kda::detail::is_decaying<Spec>  ? ref::decay_kind::per_head
+                                                                          : ref::decay_kind::none,
+                               .head_map = std::is_same_v<typename t::head_map, kda::head_map::tiled>
+                                               ? ref::head_map_kind::tiled
+                                               : ref::head_map_kind::interleaved};
   const double scale = p.scale > 0 ? static_cast<double>(p.scale) : 1 / std::sqrt(static_cast<double>(g.K));
   exact e;
   e.state = p.fresh ? std::vector<double>(p.state.size()) : rounded_and_widened<typename t::state::type>(p.state);
@@ -334,28 +322,24 @@ struct errors {
 };
 
 /// Worst errors, relative to the largest entry of each tensor, of one way of running the problem.
-template <class Spec>
-errors errors_of(const problem& p, core c, const exact& e) {
+template <class Spec> errors errors_of(const problem& p, core c, const exact& e) {
   const outcome<Spec> o = run<Spec>(p, {c});
   return {relative_error(o.out, e.out), relative_error(o.state, e.state)};
 }
-template <class Spec>
-errors errors_of(const problem& p, core c) {
+template <class Spec> errors errors_of(const problem& p, core c) {
   return errors_of<Spec>(p, c, reference_of<Spec>(p));
 }
 
 /// Bounds of the contract.
 inline constexpr double ordinary_bound = 3e-6, hard_bound = 1e-5;
 
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+template <class T> bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](T x, T y) {
            using bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
            return __builtin_bit_cast(bits, x) == __builtin_bit_cast(bits, y);
          });
 }
-template <class Spec>
-bool same_bits(const outcome<Spec>& a, const outcome<Spec>& b) {
+template <class Spec> bool same_bits(const outcome<Spec>& a, const outcome<Spec>& b) {
   return same_bits(a.out, b.out) && same_bits(a.state, b.state);
 }
 

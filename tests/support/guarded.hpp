@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that notices: an array that ends at an inaccessible page, so that one byte read or written past it is a fault.
 #pragma once
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstring>
 #include <new>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 namespace testing {
 
-/// Array of n elements whose last byte lies `misaligned` bytes before a PROT_NONE page; what lies before it is NaN bytes.
-template <class T>
-class guarded {
+/// Array of n elements whose last byte lies `misaligned` bytes before a PROT_NONE page; what lies before it is NaN
+/// bytes.
+template <class T> class guarded {
  public:
   explicit guarded(std::size_t n, std::size_t misaligned = 0) : n_(n) {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));

@@ -2,14 +2,13 @@
 // The regimes that other implementations of the delta rule got wrong, as problems for any spec whose gate and beta are
 // given. The tests hold each of them to its bound, and numerics.cpp prints how close it comes.
 #pragma once
-#include <functional>
-
 #include "delta_rule.hpp"
+
+#include <functional>
 
 namespace testing {
 
-// ---- edits of a problem
-// -----------------------------------------------------------------------------------------------------
+// ---- edits of a problem ---------------------------------------------------------------------------------------------
 
 /// Log decay g(t, hv, d); per head d is always 0, and without decay there is nothing to edit.
 template <class Spec> problem with_decay(problem p, const std::function<double(index t, index h, index d)>& g) {
@@ -44,8 +43,7 @@ inline problem with_keys(problem p, const std::function<double(index t, index h,
 /// A size for this CPU, or for the emulator, which runs a thirtieth of the instructions.
 inline index sized(index real, index when_emulated) { return emulated() ? when_emulated : real; }
 
-// ---- regimes
-// ----------------------------------------------------------------------------------------------------------------
+// ---- regimes --------------------------------------------------------------------------------------------------------
 
 /// A family of problems and the bound that each of them must meet, in prefill and in decode.
 struct regime {
@@ -180,7 +178,8 @@ template <class Spec> regime repeated_keys() {
   regime r{"repeated keys: g = 0, beta 0.9, 1, 1.9", hard_bound, {}};
   for (const double noise : {0., 1e-3})
     for (const double beta : {0.9, 1., 1.9})
-      for (const index T : {index{16}, sized(64, 32), sized(512, 64)}) r.problems.push_back(one_key<Spec>(T, beta, noise));
+      for (const index T : {index{16}, sized(64, 32), sized(512, 64)})
+        r.problems.push_back(one_key<Spec>(T, beta, noise));
   return r;
 }
 

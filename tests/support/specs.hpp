@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The specs that the tests run: every option at least once, and every pair of options that meet in one loop. Kernels for them
-// are compiled once per ISA from tests/kernels.cpp; the tests themselves are baseline code and drive the tables.
+// The specs that the tests run: every option at least once, and every pair of options that meet in one loop. Kernels
+// for them are compiled once per ISA from tests/kernels.cpp; the tests themselves are baseline code and drive the
+// tables.
 #pragma once
 #include <kda/args.hpp>
 #include <kda/dispatch.hpp>
@@ -48,15 +49,15 @@ using kda_bf16_value = given<per_channel, bf16_value_major, normalized>;
 using kda_fixed_dims = given<per_channel, f32_key_major, normalized, kda::dims<128, 128>>;
 
 // gate laws, forms of beta, convolutions and norms; float throughout
-using kda_bounded = kda::spec<per_channel, kda::gate::bounded, kda::beta::logits, normalized, io<float>, f32_value_major,
-                              kda::conv<activation::silu, conv_state::time_major>,
-                              kda::norm<activation::sigmoid, weight::before_cast>>;
-using kda_softplus = kda::spec<per_channel, kda::gate::softplus, kda::beta::logits_doubled, normalized, io<float>,
-                               f32_key_major, kda::conv<activation::none, conv_state::channel_major>,
-                               kda::norm<activation::silu, weight::before_cast>>;
-using gdn_softplus = kda::spec<per_head, kda::gate::softplus, kda::beta::logits, normalized, io<float>, f32_key_major,
-                               kda::conv<activation::silu, conv_state::channel_major>,
-                               kda::norm<activation::silu, weight::after_cast>>;
+using kda_bounded =
+    kda::spec<per_channel, kda::gate::bounded, kda::beta::logits, normalized, io<float>, f32_value_major,
+              kda::conv<activation::silu, conv_state::time_major>, kda::norm<activation::sigmoid, weight::before_cast>>;
+using kda_softplus =
+    kda::spec<per_channel, kda::gate::softplus, kda::beta::logits_doubled, normalized, io<float>, f32_key_major,
+              kda::conv<activation::none, conv_state::channel_major>, kda::norm<activation::silu, weight::before_cast>>;
+using gdn_softplus =
+    kda::spec<per_head, kda::gate::softplus, kda::beta::logits, normalized, io<float>, f32_key_major,
+              kda::conv<activation::silu, conv_state::channel_major>, kda::norm<activation::silu, weight::after_cast>>;
 using gdn_bounded = kda::spec<per_head, kda::gate::bounded, kda::beta::logits, normalized, io<float>, f32_value_major,
                               kda::conv<activation::none, conv_state::time_major>>;
 
@@ -64,19 +65,19 @@ using gdn_bounded = kda::spec<per_head, kda::gate::bounded, kda::beta::logits, n
 using glm = kda::spec<per_channel, kda::gate::bounded, kda::beta::logits, normalized, io<bf16>, f32_value_major,
                       kda::dims<128, 128>, kda::conv<activation::silu, conv_state::time_major>,
                       kda::norm<activation::sigmoid, weight::before_cast>>;
-using qwen = kda::spec<per_head, kda::gate::softplus, kda::beta::logits, normalized, io<bf16>, f32_key_major,
-                       kda::conv<activation::silu, conv_state::channel_major>,
-                       kda::norm<activation::silu, weight::after_cast>>;
+using qwen =
+    kda::spec<per_head, kda::gate::softplus, kda::beta::logits, normalized, io<bf16>, f32_key_major,
+              kda::conv<activation::silu, conv_state::channel_major>, kda::norm<activation::silu, weight::after_cast>>;
 using kda_mixed = kda::spec<per_channel, kda::gate::given, kda::beta::given, normalized, io<bf16, float, float, float>,
                             f32_value_major>;
 
 }  // namespace specs
 
-#define KDA_TEST_SPECS                                                                                                  \
-  specs::kda_given_key, specs::kda_given_value, specs::kda_norm_key, specs::kda_norm_value, specs::gdn_given_key,       \
-      specs::gdn_given_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::delta_key, specs::delta_value,         \
-      specs::kda_tiled, specs::gdn_tiled, specs::kda_bf16_key, specs::kda_bf16_value, specs::kda_fixed_dims,            \
-      specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::gdn_bounded, specs::glm, specs::qwen,        \
+#define KDA_TEST_SPECS                                                                                            \
+  specs::kda_given_key, specs::kda_given_value, specs::kda_norm_key, specs::kda_norm_value, specs::gdn_given_key, \
+      specs::gdn_given_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::delta_key, specs::delta_value,   \
+      specs::kda_tiled, specs::gdn_tiled, specs::kda_bf16_key, specs::kda_bf16_value, specs::kda_fixed_dims,      \
+      specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::gdn_bounded, specs::glm, specs::qwen,  \
       specs::kda_mixed
 
 KDA_DECLARE_KERNELS(test_kernels, KDA_TEST_SPECS)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floating-point environment of a task: round to nearest, denormals flushed to zero (a long decay drives the state through
-// them, and some machines then slow down tenfold or more). It is set for each task, on whatever thread that runs, and left as it was found.
+// Floating-point environment of a task: round to nearest, denormals flushed to zero (a long decay drives the state
+// through them, and some machines then slow down tenfold or more). It is set for each task, on whatever thread that
+// runs, and left as it was found.
 #pragma once
 #include "../config.hpp"
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementary functions on a vector. Bounds are in units of the last place of the exact result, over the whole range stated;
-// tests/math.cpp measures them. Every function returns a NaN for a NaN and saturates cleanly at both infinities.
+// Elementary functions on a vector. Bounds are in units of the last place of the exact result, over the whole range
+// stated; tests/math.cpp measures them. Every function returns a NaN for a NaN and saturates cleanly at both
+// infinities.
 //
-//   2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, e^r = 1 + r + r^2 P(r); P is the minimax polynomial of degree 5 for the
-//   relative error of e^r - 1 (2.4e-10). log1p(u) = 2 atanh(s), s = u / (u + 2), atanh(s) = s (1 + s^2 Q(s^2)), Q of degree 4.
+//   2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, e^r = 1 + r + r^2 P(r); P is the minimax polynomial of degree 5
+//   for the relative error of e^r - 1 (2.4e-10). log1p(u) = 2 atanh(s), s = u / (u + 2), atanh(s) = s (1 + s^2 Q(s^2)),
+//   Q of degree 4.
 #pragma once
 #include "vec.hpp"
 
@@ -16,8 +18,7 @@ struct exponential_parts {
   vec tail;   // e^r - 1
 };
 // x from -87 to 88.7. The scale is returned halved if Halved, since 2^128 is not a float.
-template <bool Halved>
-KDA_INLINE exponential_parts split_exponential(vec x) {
+template <bool Halved> KDA_INLINE exponential_parts split_exponential(vec x) {
   constexpr float to_integer = 12582912.f + (Halved ? 126.f : 127.f);  // 1.5 * 2^23: the sum's low bits are n + bias
   const vec shifted = fma(x, broadcast(1.44269504f), broadcast(to_integer));
   const vec n = shifted - broadcast(to_integer);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Register-blocked products, the only loops that a core spends its time in.
 //
-// Plan: `rows` x `vectors` accumulators stay in registers; a step loads `vectors` vectors of b, broadcasts `rows` numbers of a
-// and does rows * vectors fused multiply-adds. AVX2: 6 x 2 = 12 accumulators, 2 of b, 1 of a, of 16 registers. AVX-512:
-// 8 x 2 = 16, 2 and 1 of 32, and 16 tokens are two blocks. An element's sum runs over k upwards whatever the blocking, so
-// blocking, tails and the split of columns never change a bit.
+// Plan: `rows` x `vectors` accumulators stay in registers; a step loads `vectors` vectors of b, broadcasts `rows`
+// numbers of a and does rows * vectors fused multiply-adds. AVX2: 6 x 2 = 12 accumulators, 2 of b, 1 of a, of 16
+// registers. AVX-512: 8 x 2 = 16, 2 and 1 of 32, and 16 tokens are two blocks. An element's sum runs over k upwards
+// whatever the blocking, so blocking, tails and the split of columns never change a bit.
 #pragma once
 #include "vec.hpp"
 
@@ -22,12 +22,12 @@ inline constexpr int block_rows = 4, block_vectors = 2;
 
 #define KDA_INLINE_LAMBDA __attribute__((always_inline))
 
-template <int N>
-using vectors = vec[static_cast<std::size_t>(N)];
+template <int N> using vectors = vec[static_cast<std::size_t>(N)];
 template <int Rows, int Vectors>
 using accumulators = vec[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Vectors)];
 
-// acc[i][j] += sum over k < n of a(i, k) b(k, j), where a(i, k) = a[i * row + k * step] and b(k, j) is vector j of row k.
+// acc[i][j] += sum over k < n of a(i, k) b(k, j), where a(i, k) = a[i * row + k * step] and b(k, j) is vector j of row
+// k.
 template <int Rows, int Vectors>
 KDA_INLINE void multiply_add(const float* a, std::ptrdiff_t row, std::ptrdiff_t step, const float* b,
                              std::ptrdiff_t b_stride, std::ptrdiff_t n, accumulators<Rows, Vectors>& acc) {
@@ -46,18 +46,17 @@ KDA_INLINE void multiply_add(const float* a, std::ptrdiff_t row, std::ptrdiff_t 
 }
 
 // Covers [0, n) with steps of Size, then Size / 2, ... 1: f.template operator()<size>(first).
-template <int Size, class F>
-KDA_INLINE void in_blocks(std::ptrdiff_t first, std::ptrdiff_t n, F f) {
+template <int Size, class F> KDA_INLINE void in_blocks(std::ptrdiff_t first, std::ptrdiff_t n, F f) {
   for (; first + Size <= n; first += Size) f.template operator()<Size>(first);
   if constexpr (Size > 1) in_blocks<Size / 2>(first, n, f);
 }
 
 // Covers rows x columns (columns a multiple of the lanes): f.template operator()<Rows, Vectors>(row, column).
-template <class F>
-KDA_INLINE void in_register_blocks(std::ptrdiff_t rows, std::ptrdiff_t columns, F f) {
+template <class F> KDA_INLINE void in_register_blocks(std::ptrdiff_t rows, std::ptrdiff_t columns, F f) {
   in_blocks<block_vectors>(0, columns / vec::lanes, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
-    in_blocks<block_rows>(
-        0, rows, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA { f.template operator()<Rows, Vectors>(i, v * vec::lanes); });
+    in_blocks<block_rows>(0, rows, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
+      f.template operator()<Rows, Vectors>(i, v * vec::lanes);
+    });
   });
 }
 

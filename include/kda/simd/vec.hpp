@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One vector of floats of the ISA this file is compiled for. The only file that includes xsimd; `scalar` is a vector of one.
+// One vector of floats of the ISA this file is compiled for. The only file that includes xsimd; `scalar` is a vector of
+// one.
 //
-// Every operation rounds once and as written. Kernels write fma(a, b, c) where a product meets a sum and never `a * b + c`,
-// which a compiler may or may not contract: results then do not depend on register blocking or compiler.
+// Every operation rounds once and as written. Kernels write fma(a, b, c) where a product meets a sum and never `a * b +
+// c`, which a compiler may or may not contract: results then do not depend on register blocking or compiler.
 #pragma once
 #include "../bf16.hpp"
 #include "../config.hpp"
@@ -43,12 +44,8 @@ KDA_INLINE vec load(const float* p) { return {*p}; }
 KDA_INLINE vec load(const bf16* p) { return {to_float(*p)}; }
 KDA_INLINE void store(float* p, vec a) { *p = a.x; }
 KDA_INLINE void store(bf16* p, vec a) { *p = to_bf16(a.x); }
-template <class T>
-KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
-  return n > 0 ? load(p) : vec{0.f};
-}
-template <class T>
-KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
+template <class T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) { return n > 0 ? load(p) : vec{0.f}; }
+template <class T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
   if (n > 0) store(p, a);
 }
 KDA_INLINE vec fma(vec a, vec b, vec c) {
@@ -118,8 +115,8 @@ KDA_INLINE float reduce_add(vec a) {
 KDA_INLINE mask less(vec a, vec b) { return a.x < b.x; }
 KDA_INLINE vec select(mask m, vec a, vec b) { return {xsimd::select(m, a.x, b.x)}; }
 
-// Written with intrinsics: the instruction's rule that the second operand survives a NaN is relied upon; xsimd has no partial
-// loads and stores, and no bf16.
+// Written with intrinsics: the instruction's rule that the second operand survives a NaN is relied upon; xsimd has no
+// partial loads and stores, and no bf16.
 #if KDA_ISA_IS_AVX512()
 KDA_INLINE vec max(vec a, vec b) { return {vec::batch(_mm512_max_ps(a.x, b.x))}; }
 KDA_INLINE vec min(vec a, vec b) { return {vec::batch(_mm512_min_ps(a.x, b.x))}; }
@@ -154,7 +151,8 @@ KDA_INLINE vec shift_left_23(vec a) {
   return {vec::batch(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.x), 23)))};
 }
 KDA_INLINE __m256i first_lanes(std::ptrdiff_t n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n < 8 ? n : 8)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n < 8 ? n : 8)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 KDA_INLINE vec load(const float* p, std::ptrdiff_t n) { return {vec::batch(_mm256_maskload_ps(p, first_lanes(n)))}; }
 KDA_INLINE void store(float* p, vec a, std::ptrdiff_t n) { _mm256_maskstore_ps(p, first_lanes(n), a.x); }
@@ -195,8 +193,7 @@ KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
 KDA_INLINE vec clamp(vec x, float low, float high) { return min(broadcast(high), max(broadcast(low), x)); }
 
 // x rounded to T and back.
-template <class T>
-KDA_INLINE vec rounded(vec x) {
+template <class T> KDA_INLINE vec rounded(vec x) {
   if constexpr (sizeof(T) == sizeof(float)) {
     return x;
   } else {

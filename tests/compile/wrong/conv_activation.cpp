@@ -2,11 +2,7 @@
 // expect: kda::conv: the activation is silu or none
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>,
-                         kda::conv<kda::activation::sigmoid, kda::conv_state::time_major>>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::io<kda::bf16>, kda::state<float, kda::layout::value_major>,
+                        kda::conv<kda::activation::sigmoid, kda::conv_state::time_major>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

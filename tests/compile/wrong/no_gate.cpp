@@ -2,9 +2,6 @@
 // expect: kda::spec: name the gate law: kda::gate::bounded, softplus or given
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>>;
+using wrong = kda::spec<kda::decay::per_channel, kda::beta::logits, kda::qk::l2_normalized, kda::io<kda::bf16>,
+                        kda::state<float, kda::layout::value_major>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

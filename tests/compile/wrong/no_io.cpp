@@ -2,9 +2,6 @@
 // expect: kda::spec: name the tensor types: kda::io<kda::bf16> or kda::io<float>
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::state<float, kda::layout::value_major>>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::state<float, kda::layout::value_major>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

@@ -2,11 +2,6 @@
 // expect: kda::spec: every argument must be a kda option, such as kda::decay::per_channel
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>,
-                         int>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::io<kda::bf16>, kda::state<float, kda::layout::value_major>, int>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

@@ -2,10 +2,6 @@
 // expect: kda::state: states are stored as float or kda::bf16
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<double, kda::layout::key_major>>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::io<kda::bf16>, kda::state<double, kda::layout::key_major>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

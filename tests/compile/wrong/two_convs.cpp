@@ -2,12 +2,8 @@
 // expect: kda::spec: two conv options
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>,
-                         kda::conv<kda::activation::silu, kda::conv_state::time_major>,
-                         kda::conv<kda::activation::none, kda::conv_state::time_major>>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::io<kda::bf16>, kda::state<float, kda::layout::value_major>,
+                        kda::conv<kda::activation::silu, kda::conv_state::time_major>,
+                        kda::conv<kda::activation::none, kda::conv_state::time_major>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

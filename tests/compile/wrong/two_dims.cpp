@@ -2,12 +2,7 @@
 // expect: kda::spec: two dims options
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>,
-                         kda::dims<>,
-                         kda::dims<128, 128>>;
+using wrong =
+    kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+              kda::io<kda::bf16>, kda::state<float, kda::layout::value_major>, kda::dims<>, kda::dims<128, 128>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

@@ -2,12 +2,7 @@
 // expect: kda::spec: two head_map options
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>,
-                         kda::head_map::tiled,
-                         kda::head_map::tiled>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::io<kda::bf16>, kda::state<float, kda::layout::value_major>, kda::head_map::tiled,
+                        kda::head_map::tiled>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

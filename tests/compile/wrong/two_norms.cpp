@@ -2,12 +2,8 @@
 // expect: kda::spec: two norm options
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>,
-                         kda::norm<kda::activation::silu, kda::weight::after_cast>,
-                         kda::norm<kda::activation::sigmoid, kda::weight::after_cast>>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::io<kda::bf16>, kda::state<float, kda::layout::value_major>,
+                        kda::norm<kda::activation::silu, kda::weight::after_cast>,
+                        kda::norm<kda::activation::sigmoid, kda::weight::after_cast>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)

@@ -2,11 +2,7 @@
 // expect: kda::spec: two state options
 #include <kda/kda.hpp>
 
-using wrong = kda::spec<kda::decay::per_channel,
-                         kda::gate::bounded,
-                         kda::beta::logits,
-                         kda::qk::l2_normalized,
-                         kda::io<kda::bf16>,
-                         kda::state<float, kda::layout::value_major>,
-                         kda::state<float, kda::layout::key_major>>;
+using wrong = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized,
+                        kda::io<kda::bf16>, kda::state<float, kda::layout::value_major>,
+                        kda::state<float, kda::layout::key_major>>;
 KDA_EXPORT_KERNELS(wrong_kernels, wrong)
