@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The delta rule in chunks of at most 16 tokens, built on matrix products: prefill.
 //
-// With D(i, j) = product of alpha over (j, i], per channel or per head, and everything of the chunk's tokens i, j = 0
-// .. n - 1:
+// With D(i, j) = product of alpha over (j, i], per channel or per head, for the chunk's tokens i, j = 0 .. n - 1:
 //
-//   A(i, j) = beta_i sum_d k_i[d] k_j[d] D(i, j)[d]   j < i           P(i, j) = sum_d q_i[d] k_j[d] D(i, j)[d]   j <= i
-//   u_i = beta_i (v_i - S^T (k_i D(i, -1))) - sum_{j < i} A(i, j) u_j                     forward substitution, no
-//   inverse out_i = S^T (q_i D(i, -1)) + sum_{j <= i} P(i, j) u_j S <- exp(sum g) S + sum_j (k_j D(n - 1, j)) u_j^T
-//   (the decay as applied_decay says)
+//   A(i, j) = beta_i sum_d k_i[d] k_j[d] D(i, j)[d]    j < i
+//   P(i, j) =        sum_d q_i[d] k_j[d] D(i, j)[d]    j <= i
+//   u_i     = beta_i (v_i - S^T (k_i D(i, -1))) - sum_{j < i} A(i, j) u_j     forward substitution, no inverse
+//   out_i   = S^T (q_i D(i, -1)) + sum_{j <= i} P(i, j) u_j
+//   S      <- exp(sum g) S + sum_j (k_j D(n - 1, j)) u_j^T                    the decay as applied_decay says
 //
 // (the WY form of Yang et al., arXiv 2406.06484, with decay). D is only ever a product of alphas, taken along a binary
 // tree: for a block of 2h tokens split at m, D(i, j) = prod[m, i] prod(j, m) is one factor for the row and one for the

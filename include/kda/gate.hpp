@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gate laws and beta: from an engine's logits to the natural logarithm g of the decay and the strength beta.
 //
-//   bounded    g = lower_bound sigmoid(a z)                    z = x + dt_bias, a = exp(A_log), at most the largest
-//   float softplus   g = -a softplus(z)                              softplus(z) = max(z, 0) + log1p(exp(-|z|)) beta
-//   sigmoid(b), 2 sigmoid(b)
+//   bounded    g = lower_bound sigmoid(a z)     z = x + dt_bias;  a = exp(A_log), at most the largest float
+//   softplus   g = -a softplus(z)               softplus(z) = max(z, 0) + log1p(exp(-|z|))
+//   beta       sigmoid(b), 2 sigmoid(b)
 //
 // Every input but NaN gives a g in [-inf, 0] that fits its limit: x, dt_bias and z are held within the finite floats,
 // so that neither inf - inf nor 0 * inf arises. For z <= 0 the softplus law is taken as exp(A_log + z) log1p(u) / u
