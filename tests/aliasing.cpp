@@ -92,7 +92,7 @@ void check_overlaps(const std::vector<piece>& inputs, const std::vector<output>&
     } else {
       CHECK(s.what == kda::error::overlap);
       CHECK(std::string(s.argument) == refusal);
-      CHECK(memory() == before);
+      CHECK((memory() == before));
     }
     o.place(o.home.data);
   };
@@ -157,7 +157,7 @@ TEMPLATE_TEST_CASE("inputs stay as they are", "[aliasing]", KDA_TEST_CALLS) {
   const snapshot before = inputs();
   CHECK(before.size() >= 8);
   REQUIRE(TestType::function()(args, scratch(std::ssize(batch)), kda::serial));
-  CHECK(inputs() == before);
+  CHECK((inputs() == before));
 }
 
 TEMPLATE_TEST_CASE("inputs of gate, beta, l2norm and norm stay as they are", "[aliasing]", specs::kda_bounded,
@@ -171,7 +171,7 @@ TEMPLATE_TEST_CASE("inputs of gate, beta, l2norm and norm stay as they are", "[a
     };
     const snapshot before = inputs();
     REQUIRE(call(args, scratch(0), kda::serial));
-    CHECK(inputs() == before);
+    CHECK((inputs() == before));
   });
 }
 

@@ -279,8 +279,8 @@ row l2norm_row() {
                                    .scale = 1.f,
                                    .y = kda::packed(y.data(), 10, 1, K)},
                                   scratch(0), kda::serial));
-            worst =
-                std::max(worst, relative_error(y, kda::reference::l2norm_rows(widened(x), 10, K, double{1e-6f}, 1)));
+            worst = std::max(worst, relative_error(y, kda::reference::l2norm_rows(widened(x), 10, K,
+                                                                                  static_cast<double>(1e-6f), 1)));
           }
         return worst;
       });
@@ -346,7 +346,7 @@ template <class Spec> row norm_row(const std::string& name, double bound) {
                              .y = kda::packed(y.data(), 20, 1, V)},
                             scratch(0), kda::serial));
         const auto want = kda::reference::rms_norm_gated(
-            widened(x), widened(gate), widened(weight), 20, V, double{1e-5f},
+            widened(x), widened(gate), widened(weight), 20, V, static_cast<double>(1e-5f),
             t::norm::act == kda::activation::silu ? kda::reference::activation_kind::silu
                                                   : kda::reference::activation_kind::sigmoid);
         worst = std::max(worst, error_before_rounding(y, want));

@@ -102,7 +102,7 @@ try_fault() {
   case $status in
     0) verdict MISSED ;;
     124) verdict caught "does not end" ;;
-    *) verdict caught "$(grep -m1 -E ':[0-9]+: (failed|FAILED)|FAILED|FAIL|Sanitizer' "$tree/log" | sed "s|$tree/||" | cut -c1-100)" ;;
+    *) verdict caught "$(grep -m1 -E ':[0-9]+: (failed|FAILED)|FAILED|FAIL|Sanitizer' "$tree/log" | sed "s|$tree/||; s|$pristine/||" | cut -c1-100)" ;;
   esac
   rm -rf "$tree"
   [ $status != 0 ]

@@ -14,7 +14,10 @@ template <class Spec> outcome<Spec> run_guarded(const problem& p, core c) {
   packed_tensors<Spec> t(p);
   const out_type not_written = kda::round_to<out_type>(std::numeric_limits<float>::quiet_NaN());
   const geometry& g = p.g;
-  const guarded q(t.q), k(t.k), v(t.v), gate(t.gate), beta(t.beta), out(std::vector(t.out.size(), not_written));
+  const guarded q(t.q), k(t.k), v(t.v);
+  const guarded gate(t.gate);
+  const guarded beta(t.beta);
+  const guarded out(std::vector(t.out.size(), not_written));
   const guarded a_log(t.a_log), dt_bias(t.dt_bias);
   const guarded pool(to_layout<Spec>(rounded_to<state_type>(p.state), g));
   const guarded<unsigned char> bytes(size(kda::workspace_bytes({.sequences = 1})));
