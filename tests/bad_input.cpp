@@ -446,3 +446,11 @@ TEMPLATE_TEST_CASE("sizes that no memory has are refused, not computed with", "[
     });
   });
 }
+
+TEST_CASE("a workspace for limits that no memory has is the largest number, not a small one", "[bad_input]") {
+  constexpr auto most = std::numeric_limits<std::ptrdiff_t>::max();
+  static_assert(kda::workspace_bytes({.sequences = most}) == most);
+  static_assert(kda::workspace_bytes({.sequences = 1, .concurrency = most}) == most);
+  CHECK(kda::workspace_bytes({.sequences = 70'000, .concurrency = 64}) < std::ptrdiff_t{1} << 27);
+  CHECK(kda::packed(static_cast<float*>(nullptr), most, 2, 64).stride[0] == 128);
+}

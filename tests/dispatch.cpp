@@ -99,6 +99,8 @@ TEST_CASE("a list gives the first table that may run, and nothing if there is no
   using list = kda::kernel_list<some_spec>;
   const kda::built_kernels gap[] = {{"avx512", fake_table<2>}, {"scalar", fake_table<0>}, {nullptr, nullptr}};
   CHECK(isa_of(kda::select(list{gap}, isa::avx2)) == "scalar");
+  const kda::built_kernels unknown[] = {{"amx_bf16", fake_table<2>}, {"scalar", fake_table<0>}, {nullptr, nullptr}};
+  CHECK(isa_of(kda::select(list{unknown})) == "scalar");  // what this version cannot judge is not taken
   CHECK(isa_of(kda::select(list{gap}, isa::scalar)) == "scalar");
   CHECK(kda::select_exactly(list{gap}, isa::avx2) == nullptr);
   const kda::built_kernels no_scalar[] = {{"avx512", fake_table<2>}, {"avx2", fake_table<1>}, {nullptr, nullptr}};

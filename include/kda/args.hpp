@@ -4,8 +4,8 @@
 // width.
 //
 // Every tensor may be a strided view (view.hpp): token and head strides are free, channels lie side by side. A call
-// that finds a wrong argument returns a status that names it, before it has written anything. Outputs may not share
-// memory with inputs.
+// that finds a wrong argument returns a status that names it, before it has written anything. Outputs, states
+// and workspace may not share memory with each other or with inputs.
 #pragma once
 #include "batch.hpp"
 #include "spec.hpp"

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace kda::inline v0 {
 
@@ -105,8 +106,10 @@ inline constexpr std::ptrdiff_t task_bytes =
 }  // namespace detail
 
 /// Bytes of workspace that serve every kernel within `limits`: they grow with sequences and concurrency, not with
-/// tokens, heads or the ISA.
+/// tokens, heads or the ISA. Limits that no memory has give the largest number, which no allocator grants.
 [[nodiscard]] KDA_INLINE constexpr std::ptrdiff_t workspace_bytes(const workspace_limits& limits) {
+  constexpr std::ptrdiff_t most = std::ptrdiff_t{1} << 40;
+  if (limits.sequences > most || limits.concurrency > most) return std::numeric_limits<std::ptrdiff_t>::max();
   const std::ptrdiff_t table =
       detail::slot_table_entries(limits.sequences) * static_cast<std::ptrdiff_t>(sizeof(detail::slot_entry));
   const std::ptrdiff_t tasks = limits.concurrency > 1 ? limits.concurrency : 1;

@@ -67,8 +67,10 @@ template <class... Specs>
     const int rank = detail::rank(wanted);
     if (rank >= 0 && rank < limit) limit = rank;
   }
-  for (const built_kernels* b = list.built; b->isa != nullptr; ++b)
-    if (detail::rank(b->isa) <= limit) return static_cast<const tables<Specs...>*>(b->table());
+  for (const built_kernels* b = list.built; b->isa != nullptr; ++b) {
+    const int rank = detail::rank(b->isa);  // below 0: an ISA that this version does not know
+    if (rank >= 0 && rank <= limit) return static_cast<const tables<Specs...>*>(b->table());
+  }
   return nullptr;
 }
 

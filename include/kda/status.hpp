@@ -9,7 +9,7 @@ enum class error {
   none,
   null_pointer,         ///< data is null although the shape is not empty
   wrong_shape,          ///< an extent is negative, or does not fit the other arguments
-  wrong_stride,         ///< a negative stride, a channel stride other than 1, or elements that lie on top of each other
+  wrong_stride,         ///< negative, or not 1 between channels, or elements overlap or have no address
   overlap,              ///< an output shares memory with an input or with another output
   wrong_value,          ///< a number outside its range: lower_bound, eps, scale
   wrong_offsets,        ///< offsets that decrease, start below 0 or end past the tokens
@@ -36,7 +36,7 @@ struct [[nodiscard]] status {
     case error::wrong_shape:
       return "has a shape that does not fit the other arguments";
     case error::wrong_stride:
-      return "has a negative stride, a channel stride other than 1, or elements that overlap";
+      return "has a negative stride, a channel stride other than 1, or elements that overlap or have no address";
     case error::overlap:
       return "shares memory with another argument";
     case error::wrong_value:

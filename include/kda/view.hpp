@@ -48,7 +48,7 @@ template <class T, class... Extent>
   std::ptrdiff_t stride = 1;
   for (std::size_t i = sizeof...(Extent); i-- > 0;) {
     v.stride[i] = stride;
-    stride *= v.shape[i];
+    if (i > 0) stride *= v.shape[i];
   }
   return v;
 }
