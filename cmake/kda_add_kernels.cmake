@@ -22,7 +22,7 @@ endfunction()
 function(kda_isa_flags isa result)
   set(scalar "")
   set(avx2 -mavx2 -mfma -mf16c)
-  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+  set(avx512 ${avx2} -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl) # cd: newer xsimd want it with dq
   set(${result} ${${isa}} PARENT_SCOPE)
 endfunction()
 

@@ -23,7 +23,7 @@ isa_flags() { # isa_flags ISA: what kda_add_kernels() compiles it with
   case $1 in
     scalar) echo "-DKDA_TARGET_SCALAR=1" ;;
     avx2) echo "-DKDA_TARGET_AVX2=1 -mavx2 -mfma -mf16c" ;;
-    avx512) echo "-DKDA_TARGET_AVX512=1 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl" ;;
+    avx512) echo "-DKDA_TARGET_AVX512=1 -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl" ;;
   esac
 }
 

@@ -21,7 +21,7 @@ has() {
   case $1 in
     scalar) needed="" ;;
     avx2) needed="avx2 fma f16c" ;;
-    avx512) needed="avx2 fma f16c avx512f avx512bw avx512dq avx512vl" ;;
+    avx512) needed="avx2 fma f16c avx512f avx512cd avx512bw avx512dq avx512vl" ;;
   esac
   for flag in $needed; do [[ $cpu_flags == *" $flag "* ]] || return 1; done
 }
