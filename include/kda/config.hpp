@@ -15,8 +15,8 @@
 #else
 #define KDA_FLAGS_ALLOW_AVX2() 0
 #endif
-#if KDA_FLAGS_ALLOW_AVX2() && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && \
-    defined(__AVX512VL__)
+#if KDA_FLAGS_ALLOW_AVX2() && defined(__AVX512F__) && defined(__AVX512CD__) && defined(__AVX512BW__) && \
+    defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define KDA_FLAGS_ALLOW_AVX512() 1
 #else
 #define KDA_FLAGS_ALLOW_AVX512() 0
@@ -36,7 +36,8 @@
 #define KDA_ISA_IS_AVX2() 1
 #elif defined(KDA_TARGET_AVX512)
 #if !KDA_FLAGS_ALLOW_AVX512()
-#error "kda: KDA_TARGET_AVX512 needs the flags -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl"
+#error \
+    "kda: KDA_TARGET_AVX512 needs the flags -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl"
 #endif
 #define KDA_ISA_IS_AVX512() 1
 #define KDA_ISA_IS_AVX2() 0

@@ -35,9 +35,10 @@ enum class isa { scalar, avx2, avx512 };
   asm("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
   constexpr unsigned ymm = 0x6, zmm = 0xe6;
   if ((saved & ymm) != ymm || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return isa::scalar;
-  constexpr unsigned avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
+  constexpr unsigned avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, cd = 1u << 28, bw = 1u << 30, vl = 1u << 31;
+  constexpr unsigned zmm_flags = f | cd | dq | bw | vl;
   if ((b & avx2) == 0) return isa::scalar;
-  return (saved & zmm) == zmm && (b & (f | dq | bw | vl)) == (f | dq | bw | vl) ? isa::avx512 : isa::avx2;
+  return (saved & zmm) == zmm && (b & zmm_flags) == zmm_flags ? isa::avx512 : isa::avx2;
 #else
   return isa::scalar;
 #endif
