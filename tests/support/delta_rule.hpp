@@ -35,8 +35,8 @@ inline kda::isa current_isa() {
   throw std::runtime_error("KDA_TEST_ISA names no ISA");
 }
 
-/// Under the emulator, where a test should shrink its sizes.
-inline bool emulated() { return std::getenv("KDA_EMULATED") != nullptr; }
+/// Under the emulator, or as slow for another reason (sanitizers): a test should shrink its sizes.
+inline bool emulated() { return std::getenv("KDA_EMULATED") != nullptr || std::getenv("KDA_TEST_SMALL") != nullptr; }
 
 /// The table of a spec for the current ISA. Not having one is an error, never a skip.
 template <class Spec> const kda::table<Spec>& kernels_of(bool one_by_one = false) {
