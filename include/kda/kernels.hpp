@@ -63,6 +63,13 @@ KDA_INLINE void run_tasks(const executor& e, float* scratch, std::ptrdiff_t coun
     e.run(e.self, most < count ? most : count, &task_queue<Task>::run, &queue);
 }
 
+/// The first n numbers of a row of whole vectors, rounded to T.
+template <class T> KDA_INLINE void store_row(T* to, const float* row, std::ptrdiff_t n) {
+  std::ptrdiff_t d = 0;
+  for (; d + vec::lanes <= n; d += vec::lanes) store(to + d, load(row + d));
+  if (d < n) store(to + d, load(row + d), n - d);
+}
+
 // ---- delta rule -----------------------------------------------------------------------------------------------------
 
 /// A head's state in a slot, cut to the task's columns: [K, columns] with rows V apart, or [columns, K] with rows K
@@ -162,7 +169,7 @@ template <class Spec, core Core> class delta_rule_tasks {
       for (std::ptrdiff_t i = 0; i < tile.tokens; ++i) {
         prepare_token<detail::is_per_channel<Spec>>(tile, i, x);
         recurrent_token<t::state::order>(to.data, to.stride, x);
-        write_row(x.out, token + i, prologue.head, prologue.first_column, tile.columns);
+        store_row(args_.out.at(token + i, prologue.head, prologue.first_column), x.out, tile.columns);
       }
     }
   }
@@ -183,20 +190,14 @@ template <class Spec, core Core> class delta_rule_tasks {
       prologue.fill(token, n, tile);
       chunk<detail::is_per_channel<Spec>>(tile, w, s, out);
       for (std::ptrdiff_t i = 0; i < n; ++i)
-        write_row(out + i * tile.value_stride, token + i, prologue.head, prologue.first_column, tile.columns);
+        store_row(args_.out.at(token + i, prologue.head, prologue.first_column), out + i * tile.value_stride,
+                  tile.columns);
       token += n;
       until_grid = chunk_tokens;
     }
     to.store_from(s, tile.value_stride);
   }
 
-  KDA_INLINE void write_row(const float* row, std::ptrdiff_t token, std::ptrdiff_t head, std::ptrdiff_t column,
-                            std::ptrdiff_t columns) const {
-    auto* out = args_.out.at(token, head, column);
-    std::ptrdiff_t j = 0;
-    for (; j + vec::lanes <= columns; j += vec::lanes) store(out + j, load(row + j));
-    if (j < columns) store(out + j, load(row + j), columns - j);
-  }
   KDA_INLINE void write_zeros(std::ptrdiff_t token, std::ptrdiff_t head, std::ptrdiff_t column,
                               std::ptrdiff_t columns) const {
     auto* out = args_.out.at(token, head, column);
@@ -378,11 +379,6 @@ KDA_INLINE void for_token_blocks(const executor& e, const workspace& w, std::ptr
     f(first, tokens - first < chunk_tokens ? tokens - first : chunk_tokens, i % heads, scratch);
   };
   run_tasks(e, divide(w, 0).tasks, blocks * heads, task);
-}
-
-// n floats from a row of whole vectors.
-KDA_INLINE void store_row(float* to, const float* row, std::ptrdiff_t n) {
-  for (std::ptrdiff_t d = 0; d < n; ++d) to[d] = row[d];
 }
 
 template <class Spec> KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const executor& e) {

@@ -26,19 +26,17 @@ template <class T> KDA_INLINE float sum_of_squares(const T* x, std::ptrdiff_t n)
   return reduce_add(sum);
 }
 
-/// y[d] = scale x[d] / sqrt(sum x^2 + eps) over d < K, and zeros up to `padded`, a multiple of the lanes.
+/// y[d] = factor x[d] over d < K, and zeros up to `padded`, a multiple of the lanes.
 template <class T>
-KDA_INLINE void l2norm_row(const T* x, std::ptrdiff_t K, float eps, float scale, float* y, std::ptrdiff_t padded) {
-  const vec factor = broadcast(scale) / sqrt(broadcast(sum_of_squares(x, K)) + broadcast(eps));
+KDA_INLINE void scale_row(const T* x, std::ptrdiff_t K, vec factor, float* y, std::ptrdiff_t padded) {
   for (std::ptrdiff_t d = 0; d < padded; d += vec::lanes)
     store(y + d, factor * (d + vec::lanes <= K ? load(x + d) : load(x + d, K - d)));
 }
 
-/// y[d] = scale x[d] over d < K, and zeros up to `padded`, a multiple of the lanes.
+/// y[d] = scale x[d] / sqrt(sum x^2 + eps) over d < K, and zeros up to `padded`.
 template <class T>
-KDA_INLINE void scale_row(const T* x, std::ptrdiff_t K, float scale, float* y, std::ptrdiff_t padded) {
-  for (std::ptrdiff_t d = 0; d < padded; d += vec::lanes)
-    store(y + d, broadcast(scale) * (d + vec::lanes <= K ? load(x + d) : load(x + d, K - d)));
+KDA_INLINE void l2norm_row(const T* x, std::ptrdiff_t K, float eps, float scale, float* y, std::ptrdiff_t padded) {
+  scale_row(x, K, broadcast(scale) / sqrt(broadcast(sum_of_squares(x, K)) + broadcast(eps)), y, padded);
 }
 
 template <activation Activation, weight Order, class T> KDA_INLINE vec gated(vec x, vec r, vec w, vec gate) {

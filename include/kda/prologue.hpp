@@ -101,8 +101,8 @@ template <class Spec> struct head_prologue {
         l2norm_row(q, K, l2norm_eps, scale, tile.q + i * stride, stride);
         l2norm_row(k, K, l2norm_eps, 1.f, tile.k + i * stride, stride);
       } else {
-        scale_row(q, K, scale, tile.q + i * stride, stride);
-        scale_row(k, K, 1.f, tile.k + i * stride, stride);
+        scale_row(q, K, broadcast(scale), tile.q + i * stride, stride);
+        scale_row(k, K, broadcast(1.f), tile.k + i * stride, stride);
       }
       const auto* v = args.v.at(first + i, head, first_column);
       for (std::ptrdiff_t j = 0; j < tile.value_stride; j += vec::lanes)
