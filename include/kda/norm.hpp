@@ -33,6 +33,13 @@ KDA_INLINE void scale_row(const T* x, std::ptrdiff_t K, vec factor, float* y, st
     store(y + d, factor * (d + vec::lanes <= K ? load(x + d) : load(x + d, K - d)));
 }
 
+/// The first n numbers of a row of whole vectors, rounded to T.
+template <class T> KDA_INLINE void store_row(T* to, const float* row, std::ptrdiff_t n) {
+  std::ptrdiff_t d = 0;
+  for (; d + vec::lanes <= n; d += vec::lanes) store(to + d, load(row + d));
+  if (d < n) store(to + d, load(row + d), n - d);
+}
+
 /// y[d] = scale x[d] / sqrt(sum x^2 + eps) over d < K, and zeros up to `padded`.
 template <class T>
 KDA_INLINE void l2norm_row(const T* x, std::ptrdiff_t K, float eps, float scale, float* y, std::ptrdiff_t padded) {

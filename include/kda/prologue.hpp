@@ -21,6 +21,12 @@ struct tile {
   float* beta;  ///< [chunk_tokens]
 };
 
+/// Rows of one head in a tensor, or in scratch: token i of the tile at data + i * stride.
+template <class T> struct head_rows {
+  const T* data;
+  std::ptrdiff_t stride;
+};
+
 /// Hands out pieces of one task's scratch.
 struct arena {
   float* next;
@@ -71,6 +77,7 @@ inline constexpr float l2norm_eps = 1e-6f;
 /// What stays the same for all tiles of one value head: its gate law, its rows' place in the tensors, the scale of q.
 template <class Spec> struct head_prologue {
   using t = detail::traits<Spec>;
+  using qkv = typename t::io::qkv;
   const delta_rule_args<Spec>& args;
   std::ptrdiff_t head, q_head, first_column;
   float scale;
@@ -91,12 +98,18 @@ template <class Spec> struct head_prologue {
   }
 
   /// Fills `tile` with tokens [first, first + n) of the packed batch, n <= chunk_tokens.
-  KDA_NOINLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
+  KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
+    fill(first, n, {args.q.at(first, q_head), args.q.stride[0]}, {args.k.at(first, q_head), args.k.stride[0]},
+         {args.v.at(first, head, first_column), args.v.stride[0]}, tile);
+  }
+
+  /// The same with q, k and v from elsewhere; gate and beta still are tokens [first, first + n) of the packed batch.
+  KDA_NOINLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, head_rows<qkv> q_rows, head_rows<qkv> k_rows,
+                         head_rows<qkv> v_rows, tile& tile) const {
     tile.tokens = n;
     const std::ptrdiff_t K = tile.key_dim, stride = tile.key_stride;
     for (std::ptrdiff_t i = 0; i < n; ++i) {
-      const auto* q = args.q.at(first + i, q_head);
-      const auto* k = args.k.at(first + i, q_head);
+      const qkv *q = q_rows.data + i * q_rows.stride, *k = k_rows.data + i * k_rows.stride;
       if constexpr (std::is_same_v<typename t::qk, qk::l2_normalized>) {
         l2norm_row(q, K, l2norm_eps, scale, tile.q + i * stride, stride);
         l2norm_row(k, K, l2norm_eps, 1.f, tile.k + i * stride, stride);
@@ -104,7 +117,7 @@ template <class Spec> struct head_prologue {
         scale_row(q, K, broadcast(scale), tile.q + i * stride, stride);
         scale_row(k, K, broadcast(1.f), tile.k + i * stride, stride);
       }
-      const auto* v = args.v.at(first + i, head, first_column);
+      const qkv* v = v_rows.data + i * v_rows.stride;
       for (std::ptrdiff_t j = 0; j < tile.value_stride; j += vec::lanes)
         store(tile.v + i * tile.value_stride + j,
               j + vec::lanes <= tile.columns ? load(v + j) : load(v + j, tile.columns - j));

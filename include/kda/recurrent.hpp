@@ -27,7 +27,8 @@ struct token_rows {
   float *kd, *qd;
   float *keep, *factor;  // see applied_decay
   float qk;              // q . k
-  float *delta, *out;    // [value_stride]
+  float* delta;          // [value_stride]
+  float* out;            // [value_stride]
 };
 
 KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
@@ -39,7 +40,6 @@ KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
   x.keep = scratch.take(t.key_stride);
   x.factor = scratch.take(t.key_stride);
   x.delta = scratch.take(t.value_stride);
-  x.out = scratch.take(t.value_stride);
   return x;
 }
 
@@ -94,20 +94,23 @@ KDA_INLINE void sums_key_major(const T* s, std::ptrdiff_t stride, token_rows& x,
   }
 }
 
-template <class T> KDA_NOINLINE void token_key_major(T* s, std::ptrdiff_t stride, token_rows& x) {
+template <class T>
+KDA_NOINLINE void token_key_major(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
+                                  token_rows& x) {
   const std::ptrdiff_t whole = x.columns / vec::lanes;
   in_blocks<block_vectors>(0, whole, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
-    sums_key_major<Vectors>(s, stride, x, v * vec::lanes, Vectors * vec::lanes);
+    sums_key_major<Vectors>(from, from_stride, x, v * vec::lanes, Vectors * vec::lanes);
   });
   const std::ptrdiff_t done = whole * vec::lanes, rest = x.columns - done;
-  if (rest > 0) sums_key_major<1>(s, stride, x, done, rest);
+  if (rest > 0) sums_key_major<1>(from, from_stride, x, done, rest);
   for (std::ptrdiff_t i = 0; i < x.key_dim; ++i) {
     const vec k = broadcast(x.k[i]);
     const applied_decay decay{broadcast(x.keep[i]), broadcast(x.factor[i])};
-    T* row = s + i * stride;
+    const T* row = from + i * from_stride;
+    T* out = to + i * to_stride;
     for (std::ptrdiff_t j = 0; j < done; j += vec::lanes)
-      store(row + j, updated(load(row + j), decay, k, load(x.delta + j)));
-    if (rest > 0) store(row + done, updated(load(row + done, rest), decay, k, load(x.delta + done)), rest);
+      store(out + j, updated(load(row + j), decay, k, load(x.delta + j)));
+    if (rest > 0) store(out + done, updated(load(row + done, rest), decay, k, load(x.delta + done)), rest);
   }
 }
 
@@ -115,9 +118,11 @@ template <class T> KDA_NOINLINE void token_key_major(T* s, std::ptrdiff_t stride
 
 // Value rows [v, v + Rows).
 template <int Rows, class T>
-KDA_INLINE void rows_value_major(T* s, std::ptrdiff_t stride, token_rows& x, std::ptrdiff_t v) {
+KDA_INLINE void rows_value_major(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
+                                 token_rows& x, std::ptrdiff_t v) {
   const std::ptrdiff_t whole = x.key_dim / vec::lanes * vec::lanes, rest = x.key_dim - whole;
-  T* row = s + v * stride;
+  const T* row = from + v * from_stride;
+  T* out_row = to + v * to_stride;
   vectors<Rows> r, p;
   KDA_UNROLL
   for (int b = 0; b < Rows; ++b) r[b] = p[b] = broadcast(0.f);
@@ -125,7 +130,7 @@ KDA_INLINE void rows_value_major(T* s, std::ptrdiff_t stride, token_rows& x, std
     const vec kd = load(x.kd + d), qd = load(x.qd + d);
     KDA_UNROLL
     for (int b = 0; b < Rows; ++b) {
-      const vec a = d < whole ? load(row + b * stride + d) : load(row + b * stride + d, rest);
+      const vec a = d < whole ? load(row + b * from_stride + d) : load(row + b * from_stride + d, rest);
       r[b] = fma(a, kd, r[b]);
       p[b] = fma(a, qd, p[b]);
     }
@@ -142,27 +147,41 @@ KDA_INLINE void rows_value_major(T* s, std::ptrdiff_t stride, token_rows& x, std
     const applied_decay decay{load(x.keep + d), load(x.factor + d)};
     KDA_UNROLL
     for (int b = 0; b < Rows; ++b) {
-      T* a = row + b * stride + d;
+      const T* a = row + b * from_stride + d;
+      T* y = out_row + b * to_stride + d;
       if (d < whole)
-        store(a, updated(load(a), decay, k, delta[b]));
+        store(y, updated(load(a), decay, k, delta[b]));
       else
-        store(a, updated(load(a, rest), decay, k, delta[b]), rest);
+        store(y, updated(load(a, rest), decay, k, delta[b]), rest);
     }
   }
 }
 
-template <class T> KDA_NOINLINE void token_value_major(T* s, std::ptrdiff_t stride, token_rows& x) {
+template <class T>
+KDA_NOINLINE void token_value_major(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
+                                    token_rows& x) {
   constexpr int rows = block_rows < 4 ? block_rows : 4;
-  in_blocks<rows>(0, x.columns,
-                  [&]<int Rows>(std::ptrdiff_t v) KDA_INLINE_LAMBDA { rows_value_major<Rows>(s, stride, x, v); });
+  in_blocks<rows>(0, x.columns, [&]<int Rows>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
+    rows_value_major<Rows>(from, from_stride, to, to_stride, x, v);
+  });
 }
 
-/// One token on the block of a head's state that starts at s: [K, columns] with rows `stride` apart, or [columns, K].
-template <layout Layout, class T> KDA_INLINE void recurrent_token(T* s, std::ptrdiff_t stride, token_rows& x) {
-  if constexpr (Layout == layout::key_major)
-    token_key_major(s, stride, x);
-  else
-    token_value_major(s, stride, x);
+/// Tokens [first, last) of the tile, on the block of a head's state at `from`: [K, columns], or [columns, K], with rows
+/// from_stride apart. The state after the last of them goes to `to`, which is `from` or apart from it; with bf16 it is
+/// rounded after each token. out: [last - first, value_stride].
+template <bool PerChannel, layout Layout, class T>
+KDA_NOINLINE void recurrent_run(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
+                                std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, token_rows& x,
+                                float* out) {
+  for (std::ptrdiff_t i = first; i < last; ++i) {
+    prepare_token<PerChannel>(t, i, x);
+    x.out = out + (i - first) * t.value_stride;
+    if constexpr (Layout == layout::key_major)
+      token_key_major(from, from_stride, to, to_stride, x);
+    else
+      token_value_major(from, from_stride, to, to_stride, x);
+    from = to, from_stride = to_stride;
+  }
 }
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE
