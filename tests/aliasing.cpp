@@ -26,10 +26,10 @@ piece piece_of(const kda::index_list& l) { return piece_of(l.wide, size(l.size))
 using snapshot = std::vector<std::vector<unsigned char>>;
 void add(snapshot& s, const piece& p) { s.emplace_back(p.data, p.data + p.bytes); }
 
-// Room for arrays a megabyte apart, so that a workspace fits between any two; only what is touched costs memory.
+// Room for arrays two megabytes apart, so that a workspace fits between any two; only what is touched costs memory.
 class arena {
  public:
-  static constexpr std::size_t apart = std::size_t{1} << 20, room = 40 * apart;
+  static constexpr std::size_t apart = std::size_t{1} << 21, room = 40 * apart;
   arena() {
     void* p = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();

@@ -39,7 +39,7 @@ template <class Args> class change {
 
 // A call that is right, and what it answers when a change has been made to it. `written`: outputs and states.
 template <class Args> struct right_call {
-  kda::status (*call)(const Args&, const kda::workspace&, const kda::executor&);
+  kda::call<Args> call;
   Args args;
   testing::index sequences;
   std::function<std::vector<unsigned char>()> written;

@@ -3,6 +3,7 @@
 #pragma once
 #include "args.hpp"
 #include "executor.hpp"
+#include "sequence.hpp"
 #include "status.hpp"
 
 #include <limits>
@@ -48,7 +49,33 @@ KDA_INLINE region region_of(const void* data, std::ptrdiff_t bytes) {
   return {static_cast<const char*>(data), bytes, bytes, bytes};
 }
 KDA_INLINE region region_of(const index_list& l) {
-  return l.narrow != nullptr ? region_of(l.narrow, l.size * 4) : region_of(l.wide, l.size * 8);
+  if (l.size == 0 || l.is_multiples) return {};
+  const std::ptrdiff_t entries = (l.size - 1) * l.stride + 1;
+  return l.narrow != nullptr ? region_of(l.narrow, entries * 4) : region_of(l.wide, entries * 8);
+}
+KDA_INLINE region region_of(const index_table& t) {
+  if (t.rows == 0 || t.columns() == 0) return {};
+  const std::ptrdiff_t entries = (t.rows - 1) * t.row_stride + t.columns();
+  return t.first_row.narrow != nullptr ? region_of(t.first_row.narrow, entries * 4)
+                                       : region_of(t.first_row.wide, entries * 8);
+}
+/// Of a pool: a slot's elements, once every slot stride.
+template <class T>
+KDA_INLINE region region_of_slots(const T* data, std::ptrdiff_t slots, std::ptrdiff_t slot_stride,
+                                  std::ptrdiff_t elements) {
+  return slots == 0 ? region{}
+                    : region_of(view<const T, 2>{.data = data, .shape = {slots, elements}, .stride = {slot_stride, 1}});
+}
+
+/// Of convolution windows: one slot's channel range of wider rows keeps the rows' period, several slots are taken whole.
+template <conv_state Order, class T>
+KDA_INLINE region region_of_windows(const conv_pool<T>& p, std::ptrdiff_t channels, std::ptrdiff_t elements) {
+  if (p.slots != 1) return region_of_slots(p.data, p.slots, p.slot_stride, elements);
+  const bool channel_major = Order == conv_state::channel_major;
+  return region_of(
+      view<const T, 2>{.data = p.data,
+                       .shape = {channel_major ? channels : p.columns, channel_major ? p.columns : channels},
+                       .stride = {p.stride, 1}});
 }
 
 /// Column blocks of one matrix lie between each other's rows and share nothing; whatever else meets is taken to
@@ -66,12 +93,10 @@ KDA_NOINLINE inline bool overlap(const region& a, const region& b) {
   return ahead < static_cast<std::uintptr_t>(a.row) || ahead + static_cast<std::uintptr_t>(b.row) > period;
 }
 
-/// What a call writes; `name` is the argument that `out` belongs to.
+/// Something that a call writes, and the argument it belongs to.
 struct written {
-  region out;
+  region where;
   const char* name;
-  region states;
-  region scratch;
 };
 
 /// Elements of a view do not lie on top of each other, and the last of them has an address.
@@ -140,48 +165,68 @@ class checker {
   }
   KDA_INLINE void gate_params(const no_gate_params&, std::ptrdiff_t, std::ptrdiff_t) {}
 
-  /// Everything that a call writes, against one input.
-  KDA_NOINLINE void apart(const written& w, const region& input) {
-    require(!overlap(w.out, input), error::overlap, w.name);
-    require(!overlap(w.states, input), error::overlap, "states.data");
-    require(!overlap(w.scratch, input), error::overlap, "workspace");
+  /// What a call writes, against one input.
+  template <std::size_t N> KDA_INLINE void apart(const written (&outputs)[N], const region& input) {
+    for (const written& w : outputs) require(!overlap(w.where, input), error::overlap, w.name);
   }
-  template <class Params> KDA_INLINE void gate_params_apart(const written& w, const Params& p) {
+  template <std::size_t N, class Params>
+  KDA_INLINE void gate_params_apart(const written (&outputs)[N], const Params& p) {
     if constexpr (requires { p.a_log; }) {
-      apart(w, region_of(p.a_log));
-      apart(w, region_of(p.dt_bias));
+      apart(outputs, region_of(p.a_log));
+      apart(outputs, region_of(p.dt_bias));
     }
   }
-  KDA_NOINLINE void batch_apart(const written& w, const sequences& s) {
-    apart(w, region_of(s.offsets));
-    apart(w, region_of(s.load_slots));
-    apart(w, region_of(s.store_slots));
-    apart(w, region_of(s.has_initial_state));
-    apart(w, region_of(s.first_position));
+  template <std::size_t N> KDA_INLINE void batch_apart(const written (&outputs)[N], const sequences& s) {
+    const index_list* const lists[] = {&s.offsets,
+                                       &s.lengths,
+                                       &s.load_slots,
+                                       &s.store_slots,
+                                       &s.first_position,
+                                       &s.checkpoints.begin,
+                                       &s.checkpoints.slots,
+                                       &s.checkpoints.positions,
+                                       &s.speculation.num_accepted};
+    for (const index_list* l : lists) apart(outputs, region_of(*l));
+    apart(outputs, region_of(s.has_initial_state));
+    apart(outputs, region_of(s.frozen));
+    apart(outputs, region_of(s.speculation.slots));
   }
-  /// Everything that a call writes, against each other.
-  KDA_NOINLINE void apart(const written& w) {
-    require(!overlap(w.out, w.states), error::overlap, w.name);
-    require(!overlap(w.out, w.scratch) && !overlap(w.states, w.scratch), error::overlap, "workspace");
+  /// What a call writes, against each other; the later one in the list is at fault, scratch above all.
+  template <std::size_t N> KDA_INLINE void apart(const written (&outputs)[N]) {
+    for (std::size_t i = 0; i < N; ++i)
+      for (std::size_t j = i + 1; j < N; ++j)
+        require(!overlap(outputs[i].where, outputs[j].where), error::overlap, outputs[j].name);
   }
 
   /// At least workspace_bytes(), whatever the executor claims.
-  KDA_NOINLINE void workspace_for(const workspace& w, const executor& e, std::ptrdiff_t sequences) {
+  KDA_NOINLINE void workspace_for(const workspace& w, const executor& e, std::ptrdiff_t sequences,
+                                  std::ptrdiff_t kept_states) {
     require(w.data != nullptr, error::null_pointer, "workspace");
-    const std::ptrdiff_t one = workspace_bytes({.sequences = sequences, .concurrency = 1});
+    const std::ptrdiff_t one = workspace_bytes({.sequences = sequences, .kept_states = kept_states, .concurrency = 1});
     require(w.bytes >= one && (e.concurrency <= 1 || e.concurrency - 1 <= (w.bytes - one) / detail::task_bytes),
             error::workspace_too_small, "workspace");
   }
 
   /// Lists of the batch; tokens: T of the tensors. Returns N, or 0 after a refusal.
   KDA_NOINLINE std::ptrdiff_t batch(const sequences& s, std::ptrdiff_t tokens) {
-    const std::ptrdiff_t n = majority(s.load_slots.size, s.store_slots.size, s.has_initial_state.shape[0]);
+    const bool others = !s.speculation.num_accepted.is_null() || s.frozen.data != nullptr;  // than store_slots
+    const std::ptrdiff_t n = majority(s.store_slots.size, s.offsets.size - 1, s.has_initial_state.shape[0]);
     require(n >= 0, error::wrong_shape, "sequences.store_slots");
     list(s.offsets, plus(n, 1), "sequences.offsets", n == 0);
-    list(s.load_slots, n, "sequences.load_slots");
-    list(s.store_slots, n, "sequences.store_slots");
+    list(s.lengths, n, "sequences.lengths", true);
+    list(s.load_slots, n, "sequences.load_slots", true);
+    list(s.store_slots, n, "sequences.store_slots", others);
     tensor(s.has_initial_state, {n}, "sequences.has_initial_state");
+    if (s.frozen.data != nullptr || s.frozen.shape[0] != 0) tensor(s.frozen, {n}, "sequences.frozen");
     list(s.first_position, n, "sequences.first_position", true);
+    table(s.speculation.slots, n, "sequences.speculation.slots");
+    list(s.speculation.num_accepted, n, "sequences.speculation.num_accepted", s.speculation.slots.rows == 0);
+    list(s.checkpoints.begin, plus(n, 1), "sequences.checkpoints.begin", s.checkpoints.slots.size == 0);
+    list(s.checkpoints.slots, s.checkpoints.slots.size, "sequences.checkpoints.slots");
+    list(s.checkpoints.positions, s.checkpoints.slots.size, "sequences.checkpoints.positions",
+         s.checkpoints.interval != 0);
+    require(s.checkpoints.interval >= 0 && (s.checkpoints.interval == 0 || s.checkpoints.positions.size == 0),
+            error::wrong_value, "sequences.checkpoints.interval");
     if (status_.what != error::none) return 0;
     std::int64_t last = 0;
     bool rising = true;
@@ -192,22 +237,59 @@ class checker {
     require(rising && last <= tokens, error::wrong_offsets, "sequences.offsets");
     for (std::ptrdiff_t i = 0; i < s.first_position.size; ++i)
       require(s.first_position[i] >= 0, error::wrong_value, "sequences.first_position");
+    for (std::ptrdiff_t i = 0; i < s.lengths.size; ++i)
+      require(s.lengths[i] >= 0 && s.lengths[i] <= s.offsets[i + 1] - s.offsets[i], error::wrong_value,
+              "sequences.lengths");
+    if (status_.what != error::none) return 0;
+    if (others)
+      for (std::ptrdiff_t i = 0; i < n; ++i) speculative_sequence(s, i);
+    if (s.checkpoints.slots.size != 0) checkpoints_of(s, n);
     return status_.what == error::none ? n : 0;
   }
 
-  /// Pool whose slots hold `elements` each.
-  template <class Pool> KDA_NOINLINE void pool(const Pool& p, std::ptrdiff_t elements) {
-    using T = std::remove_pointer_t<decltype(p.data)>;
-    require(p.slots >= 0, error::wrong_shape, "states.slots");
-    require(p.slots <= 0 || p.data != nullptr, error::null_pointer, "states.data");
-    require(p.slots <= 1 ||
-                (p.slot_stride >= elements && addressable<T>(plus(times(p.slots - 1, p.slot_stride), elements))),
-            error::wrong_stride, "states.slot_stride");
-    require(p.first_slot >= 0, error::wrong_value, "states.first_slot");
+  /// Names of a pool's members, as the call spells them.
+  struct pool_names {
+    const char *data, *slots, *slot_stride, *first_slot, *columns, *stride;
+  };
+  static constexpr pool_names states{"states.data",       "states.slots",   "states.slot_stride",
+                                     "states.first_slot", "states.columns", "states.stride"};
+  static constexpr pool_names conv_states{"conv_states.data",       "conv_states.slots",   "conv_states.slot_stride",
+                                          "conv_states.first_slot", "conv_states.columns", "conv_states.stride"};
+
+  /// Pool whose slots hold `elements` each, `slot_stride` apart.
+  template <class T>
+  KDA_NOINLINE void pool(const T* data, std::ptrdiff_t slots, std::ptrdiff_t slot_stride, std::int64_t first_slot,
+                         std::ptrdiff_t elements, const pool_names& names) {
+    require(slots >= 0, error::wrong_shape, names.slots);
+    require(slots <= 0 || data != nullptr, error::null_pointer, names.data);
+    require(slots <= 1 || (slot_stride >= elements && addressable<T>(plus(times(slots - 1, slot_stride), elements))),
+            error::wrong_stride, names.slot_stride);
+    require(first_slot >= 0, error::wrong_value, names.first_slot);
   }
 
-  /// Slots within the pool, none stored twice, none loaded by one sequence and stored by another; linear in N. `table`
-  /// has slot_table_entries(N) entries.
+  /// Convolution pool of C channels for W taps, its zeros spelt out. Returns the elements of a slot.
+  template <conv_state Order, class T>
+  KDA_NOINLINE std::ptrdiff_t pool(const conv_pool<T>& p, std::ptrdiff_t C, std::ptrdiff_t W, const sequences& s,
+                                   std::ptrdiff_t n, const pool_names& names) {
+    constexpr bool channel_major = Order == conv_state::channel_major;
+    require(p.columns >= plus(W, -1), error::wrong_shape, names.columns);
+    if (status_.what != error::none) return 0;
+    const std::ptrdiff_t rows = channel_major ? C : p.columns, row = channel_major ? p.columns : C;
+    const std::ptrdiff_t elements = plus(times(rows - 1, p.stride), row);
+    require(p.stride >= row && addressable<T>(elements), error::wrong_stride, names.stride);
+    pool(p.data, p.slots, p.slot_stride, p.first_slot, elements, names);
+    if (status_.what == error::none && s.speculation.rolling_windows)
+      for (std::ptrdiff_t i = 0; i < n; ++i) {
+        if (!is_speculative(s, i)) continue;
+        const auto accepted = static_cast<std::ptrdiff_t>(s.speculation.num_accepted[i]);
+        const std::ptrdiff_t tokens = is_frozen(s, i) ? 0 : tokens_of(s, i);
+        require(W - 2 + accepted <= p.columns && W - 2 + tokens <= p.columns, error::wrong_shape, names.columns);
+      }
+    return elements;
+  }
+
+  /// Slots within the pool, none written twice, none loaded by one sequence and written by another; linear in N and the
+  /// kept states. `table` has slot_table_entries(N + kept states) entries.
   void slots(const sequences& s, std::ptrdiff_t n, std::int64_t first_slot, std::ptrdiff_t count,
              detail::slot_entry* table);
 
@@ -220,19 +302,67 @@ class checker {
     if (may_be_empty && l.size == 0) return;
     require(l.size == size, error::wrong_shape, name);
     require(l.size == 0 || !l.is_null(), error::null_pointer, name);
+    require(l.size <= 1 || (l.stride >= (l.is_multiples ? 0 : 1) && addressable<std::int64_t>(times(l.size, l.stride))),
+            error::wrong_stride, name);
+  }
+  KDA_NOINLINE void table(const index_table& t, std::ptrdiff_t rows, const char* name) {
+    if (t.rows == 0 && t.columns() == 0) return;
+    require(t.rows == rows && t.columns() >= 0, error::wrong_shape, name);
+    require(t.rows == 0 || t.columns() == 0 || (!t.first_row.is_null() && !t.first_row.is_multiples),
+            error::null_pointer, name);
+    require(t.first_row.stride == 1 &&
+                (t.rows <= 1 || (t.row_stride >= t.columns() &&
+                                 addressable<std::int64_t>(plus(times(t.rows - 1, t.row_stride), t.columns())))),
+            error::wrong_stride, name);
+  }
+  /// Sequence n of a batch with frozen or speculative ones.
+  KDA_NOINLINE void speculative_sequence(const sequences& s, std::ptrdiff_t n) {
+    const bool speculative = is_speculative(s, n), frozen = is_frozen(s, n);
+    const std::int64_t accepted = speculative ? s.speculation.num_accepted[n] : 0;
+    require(accepted <= s.speculation.slots.columns(), error::wrong_value, "sequences.speculation.num_accepted");
+    require(!speculative || frozen || tokens_of(s, n) <= s.speculation.slots.columns(), error::wrong_shape,
+            "sequences.speculation.slots");
+    require(speculative || frozen || s.store_slots.size != 0, error::wrong_shape, "sequences.store_slots");
+    require(!s.has_initial_state.data[n] || accepted > 0 || s.load_slots.size != 0 || s.store_slots.size != 0,
+            error::wrong_shape, "sequences.load_slots");
+  }
+  /// Checkpoints lie within their sequence's tokens, as many as the interval asks for.
+  KDA_NOINLINE void checkpoints_of(const sequences& s, std::ptrdiff_t n) {
+    const checkpoints& k = s.checkpoints;
+    std::int64_t last = 0;
+    bool rising = true;
+    for (std::ptrdiff_t i = 0; i <= n; ++i) {
+      rising = rising && k.begin[i] >= last;
+      last = k.begin[i];
+    }
+    require(rising && last <= k.slots.size, error::wrong_offsets, "sequences.checkpoints.begin");
+    if (status_.what != error::none) return;
+    for (std::ptrdiff_t i = 0; i < n; ++i) {
+      const std::int64_t entries = k.begin[i + 1] - k.begin[i], start = position_of(s, i), tokens = tokens_of(s, i);
+      require(entries == 0 || !is_frozen(s, i), error::wrong_value, "sequences.checkpoints.begin");
+      require(start <= std::numeric_limits<std::int64_t>::max() - tokens, error::wrong_value,
+              "sequences.first_position");
+      if (status_.what != error::none) return;
+      if (k.interval > 0) {
+        require(is_frozen(s, i) || entries == (start + tokens) / k.interval - start / k.interval, error::wrong_shape,
+                "sequences.checkpoints.begin");
+        continue;
+      }
+      std::int64_t taken = 0;
+      for (checkpoint_walk walk(s, i); !walk.done(); walk.advance()) {
+        require(walk.tokens() > taken && walk.tokens() <= tokens, error::wrong_value,
+                "sequences.checkpoints.positions");
+        taken = walk.tokens();
+      }
+    }
   }
 
   status status_;
 };
 
-/// Padding: see kda::sequences.
-KDA_INLINE bool is_padding(const sequences& s, std::ptrdiff_t n, std::int64_t first_slot) {
-  return s.store_slots[n] < first_slot || (s.has_initial_state.data[n] && s.load_slots[n] < first_slot);
-}
-
 KDA_NOINLINE inline void checker::slots(const sequences& s, std::ptrdiff_t n, std::int64_t first_slot,
                                         std::ptrdiff_t count, detail::slot_entry* table) {
-  const std::ptrdiff_t entries = detail::slot_table_entries(n);
+  const std::ptrdiff_t entries = detail::slot_table_entries(n + kept_states(s));
   for (std::ptrdiff_t i = 0; i < entries; ++i) table[i] = {.slot = -1, .sequence = -1};
   const auto place_of = [&](std::int64_t slot) -> detail::slot_entry& {  // its entry, or the free one where it would go
     auto at = static_cast<std::ptrdiff_t>((static_cast<std::uint64_t>(slot) * 0x9e3779b97f4a7c15u >> 20) &
@@ -240,18 +370,30 @@ KDA_NOINLINE inline void checker::slots(const sequences& s, std::ptrdiff_t n, st
     while (table[at].sequence >= 0 && table[at].slot != slot) at = (at + 1) & (entries - 1);
     return table[at];
   };
-  for (std::ptrdiff_t i = 0; i < n; ++i) {
-    if (is_padding(s, i, first_slot)) continue;
-    const std::int64_t slot = s.store_slots[i];
-    require(slot < count, error::slot_out_of_range, "sequences.store_slots");
-    require(!s.has_initial_state.data[i] || s.load_slots[i] < count, error::slot_out_of_range, "sequences.load_slots");
+  const auto write = [&](std::int64_t slot, std::ptrdiff_t sequence, const char* name) {
+    require(slot >= first_slot && slot < count, error::slot_out_of_range, name);
     detail::slot_entry& entry = place_of(slot);
-    require(entry.sequence < 0, error::slot_conflict, "sequences.store_slots");
-    entry = {.slot = slot, .sequence = i};
+    require(entry.sequence < 0, error::slot_conflict, name);
+    entry = {.slot = slot, .sequence = sequence};
+  };
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    const sequence q = sequence_at(s, i, first_slot);
+    if (q.padding) continue;
+    require(!q.has_initial_state || q.load < count, error::slot_out_of_range,
+            q.speculative && s.speculation.num_accepted[i] > 0 ? "sequences.speculation.slots"
+            : s.load_slots.size != 0                           ? "sequences.load_slots"
+                                                               : "sequences.store_slots");
+    if (q.frozen) continue;
+    for (checkpoint_walk k(s, i); !k.done(); k.advance())
+      if (k.slot() >= first_slot) write(k.slot(), i, "sequences.checkpoints.slots");
+    if (!q.speculative) write(q.store, i, "sequences.store_slots");
+    for (std::ptrdiff_t j = 0; q.speculative && j < q.tokens; ++j)
+      write(s.speculation.slots.at(i, j), i, "sequences.speculation.slots");
   }
   for (std::ptrdiff_t i = 0; i < n; ++i) {
-    if (is_padding(s, i, first_slot) || !s.has_initial_state.data[i]) continue;
-    const detail::slot_entry& entry = place_of(s.load_slots[i]);
+    const sequence q = sequence_at(s, i, first_slot);
+    if (q.padding || !q.has_initial_state) continue;
+    const detail::slot_entry& entry = place_of(q.load);
     require(entry.sequence < 0 || entry.sequence == i, error::slot_conflict, "sequences.load_slots");
   }
 }

@@ -72,6 +72,7 @@
 
 // Inlined at every -O, -O0 included: no copy that was compiled for one ISA is left for the linker to hand to another.
 #define KDA_INLINE [[gnu::always_inline]] inline
+#define KDA_INLINE_LAMBDA __attribute__((always_inline))  // after a lambda's parameters
 #define KDA_NOINLINE [[gnu::noinline]]
 
 // Loops over an accumulator array are unrolled by hand-set counts: gcc 12 keeps the array in memory otherwise.

@@ -4,24 +4,25 @@
 //   y[t, c] = act(bias[c] + sum over j < W of weight[c, j] x[t - W + 1 + j, c])
 //
 // Shapes: x, y [T, C]; weight [C, W]; state: the last `columns` >= W - 1 raw inputs of each channel, oldest first.
-// Plan: one vector of channels at a time, the W weights and the W - 1 inputs before the current token in registers, so
-// that a token costs one load, W fused multiply-adds and one store. Terms are added from the oldest input to the
-// newest.
+// Plan: the weights of a block of channels are laid out tap by tap in scratch; then one vector of channels at a time, its
+// W weights and the W - 1 inputs before the current token in registers, so that a token costs one load, W fused
+// multiply-adds and one store. Terms are added from the oldest input to the newest.
 #pragma once
-#include "args.hpp"
+#include "sequence.hpp"
 #include "simd/math.hpp"
+#include "tasks.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// One sequence's state of the channels [c, c + lanes): element (column, lane) at data[column * column_stride + lane *
+/// Window of n neighbouring channels, W - 1 columns or more: element (column, i) at data[column * column_stride + i *
 /// channel_stride].
 template <class T> struct conv_window {
   T* data;
   std::ptrdiff_t columns, column_stride, channel_stride;
 
-  // Column `column` of n channels.
-  [[nodiscard]] KDA_INLINE vec read(std::ptrdiff_t column, std::ptrdiff_t n) const {
-    const T* p = data + column * column_stride;
+  // Column `column` of the channels [c, c + n), n <= lanes.
+  [[nodiscard]] KDA_INLINE vec read(std::ptrdiff_t column, std::ptrdiff_t c, std::ptrdiff_t n) const {
+    const T* p = data + column * column_stride + c * channel_stride;
     if (channel_stride == 1) return n == vec::lanes ? load(p) : load(p, n);
     std::remove_const_t<T> part[vec::lanes] = {};
     for (std::ptrdiff_t i = 0; i < n; ++i) part[i] = p[i * channel_stride];
@@ -29,51 +30,206 @@ template <class T> struct conv_window {
   }
 };
 
-/// Convolution of tokens [0, tokens) and channels [0, n), n <= lanes, of one sequence. `from` is null for a fresh
-/// sequence. x and y point at the first token's first channel, weight at its first channel's oldest tap.
-template <int W, activation Activation, class T>
-KDA_INLINE void conv_channels(const T* x, std::ptrdiff_t x_stride, const float* weight, std::ptrdiff_t weight_stride,
-                              std::ptrdiff_t tap_stride, const float* bias, T* y, std::ptrdiff_t y_stride,
-                              std::ptrdiff_t tokens, std::ptrdiff_t n, const conv_window<const T>& from) {
-  const bool whole = n == vec::lanes;
-  vec w[static_cast<std::size_t>(W)], window[static_cast<std::size_t>(W)];
-  for (int j = 0; j < W; ++j) {
-    float tap[vec::lanes] = {};
-    for (std::ptrdiff_t i = 0; i < n; ++i) tap[i] = weight[i * weight_stride + j * tap_stride];
-    w[j] = load(tap);
-  }
-  for (int j = 0; j + 1 < W; ++j)
-    window[j] = from.data != nullptr ? from.read(from.columns - (W - 1) + j, n) : broadcast(0.f);
-  const vec start = bias == nullptr ? broadcast(0.f) : whole ? load(bias) : load(bias, n);
-  for (std::ptrdiff_t t = 0; t < tokens; ++t) {
-    window[W - 1] = whole ? load(x + t * x_stride) : load(x + t * x_stride, n);
-    vec sum = start;
-    KDA_UNROLL
-    for (int j = 0; j < W; ++j) sum = fma(w[j], window[j], sum);
-    const vec result = Activation == activation::silu ? silu(sum) : sum;
-    whole ? store(y + t * y_stride, result) : store(y + t * y_stride, result, n);
-    KDA_UNROLL
-    for (int j = 0; j + 1 < W; ++j) window[j] = window[j + 1];
+/// Weights of a block of n channels in scratch: tap j of channel c at data[j * stride + c]; the last row is the bias.
+struct conv_taps {
+  int width;
+  float* data;
+  std::ptrdiff_t stride;
+};
+inline constexpr int most_taps = 4;
+
+KDA_INLINE conv_taps make_conv_taps(arena& scratch, std::ptrdiff_t channels) {
+  const std::ptrdiff_t stride = detail::round_up(channels, 16);
+  return {0, scratch.take((most_taps + 1) * stride), stride};
+}
+/// Channels [first, first + n) of weight [C, W] and bias [C] (or left out), to channels [at, at + n) of the taps.
+KDA_NOINLINE inline void load_taps(conv_taps& taps, std::ptrdiff_t at, const view<const float, 2>& weight,
+                                   const view<const float, 1>& bias, std::ptrdiff_t first, std::ptrdiff_t n) {
+  taps.width = static_cast<int>(weight.shape[1]);
+  for (std::ptrdiff_t c = 0; c < n; ++c) {
+    const float* w = weight.at(first + c);
+    for (int j = 0; j < taps.width; ++j) taps.data[j * taps.stride + at + c] = w[j * weight.stride[1]];
+    taps.data[taps.width * taps.stride + at + c] = bias.data == nullptr ? 0.f : *bias.at(first + c);
   }
 }
 
-/// The state after `tokens` more inputs: its last columns of [state before | x], bits as they are. `from` may be `to`
-/// (columns are moved from the oldest on) and is null for a fresh sequence, whose past is zeros.
+/// Tokens [begin, end) of a sequence, n channels. x points at the sequence's first token; y at the output of token
+/// `begin`; taps at the channels' own. `before` holds the inputs before x, and is null for a fresh sequence.
+template <int W, activation Activation, class X, class Y>
+KDA_INLINE void conv_rows(const X* x, std::ptrdiff_t x_stride, const conv_taps& taps, std::ptrdiff_t at, Y* y,
+                          std::ptrdiff_t y_stride, std::ptrdiff_t begin, std::ptrdiff_t end, std::ptrdiff_t n,
+                          const conv_window<const X>& before) {
+  for (std::ptrdiff_t c = 0; c < n; c += vec::lanes) {
+    const std::ptrdiff_t channels = n - c < vec::lanes ? n - c : vec::lanes;
+    const bool whole = channels == vec::lanes;
+    vec w[static_cast<std::size_t>(W)], window[static_cast<std::size_t>(W)];
+    KDA_UNROLL
+    for (int j = 0; j < W; ++j) w[j] = load(taps.data + j * taps.stride + at + c);
+    const vec start = load(taps.data + W * taps.stride + at + c);
+    KDA_UNROLL
+    for (int j = 0; j + 1 < W; ++j) {
+      const std::ptrdiff_t token = begin - (W - 1) + j;
+      if (token >= 0)
+        window[j] = whole ? load(x + token * x_stride + c) : load(x + token * x_stride + c, channels);
+      else
+        window[j] = before.data != nullptr ? before.read(before.columns + token, c, channels) : broadcast(0.f);
+    }
+    for (std::ptrdiff_t t = begin; t < end; ++t) {
+      window[W - 1] = whole ? load(x + t * x_stride + c) : load(x + t * x_stride + c, channels);
+      vec sum = start;
+      KDA_UNROLL
+      for (int j = 0; j < W; ++j) sum = fma(w[j], window[j], sum);
+      const vec result = Activation == activation::silu ? silu(sum) : sum;
+      Y* to = y + (t - begin) * y_stride + c;
+      whole ? store(to, result) : store(to, result, channels);
+      KDA_UNROLL
+      for (int j = 0; j + 1 < W; ++j) window[j] = window[j + 1];
+    }
+  }
+}
+template <activation Activation, class X, class Y>
+KDA_NOINLINE void convolve(const X* x, std::ptrdiff_t x_stride, const conv_taps& taps, std::ptrdiff_t at, Y* y,
+                           std::ptrdiff_t y_stride, std::ptrdiff_t begin, std::ptrdiff_t end, std::ptrdiff_t n,
+                           const conv_window<const X>& before) {
+  if (taps.width == 4)
+    conv_rows<4, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
+  else if (taps.width == 3)
+    conv_rows<3, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
+  else
+    conv_rows<2, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
+}
+
+/// The window after `tokens` inputs x: the last columns of [before | x], bits as they are. `before` may overlap `to` if
+/// its columns are not ahead of the ones they become (columns are moved from the oldest on); it is null for a fresh
+/// sequence, whose past is zeros.
 template <class T>
-KDA_INLINE void conv_advance(const T* x, std::ptrdiff_t x_stride, std::ptrdiff_t tokens, std::ptrdiff_t n,
-                             const conv_window<const T>& from, const conv_window<T>& to) {
+KDA_NOINLINE void advance_window(const T* x, std::ptrdiff_t x_stride, std::ptrdiff_t tokens, std::ptrdiff_t n,
+                                 const conv_window<const T>& before, const conv_window<T>& to) {
   for (std::ptrdiff_t column = 0; column < to.columns; ++column) {
-    const std::ptrdiff_t source = column + tokens;  // index into [state before | x]
+    const std::ptrdiff_t source = before.columns + tokens - to.columns + column;  // index into [before | x]
     T* p = to.data + column * to.column_stride;
     for (std::ptrdiff_t i = 0; i < n; ++i) {
       T value{};
-      if (source >= to.columns)
-        value = x[(source - to.columns) * x_stride + i];
-      else if (from.data != nullptr)
-        value = from.data[source * from.column_stride + i * from.channel_stride];
+      if (source >= before.columns)
+        value = x[(source - before.columns) * x_stride + i];
+      else if (before.data != nullptr)
+        value = before.data[source * before.column_stride + i * before.channel_stride];
       p[i * to.channel_stride] = value;
     }
   }
 }
+
+/// A pool whose zeros have been replaced by what they stand for.
+template <conv_state Order, class T>
+KDA_INLINE conv_pool<T> spelt_out(conv_pool<T> p, std::ptrdiff_t channels, std::ptrdiff_t taps) {
+  constexpr bool channel_major = Order == conv_state::channel_major;
+  if (p.columns == 0) p.columns = taps - 1;
+  if (p.stride == 0) p.stride = channel_major ? p.columns : channels;
+  if (p.slot_stride == 0) p.slot_stride = (channel_major ? channels : p.columns) * p.stride;
+  return p;
+}
+
+/// The windows of one sequence in a pool.
+template <conv_state Order, class T> class sequence_windows {
+ public:
+  KDA_INLINE sequence_windows(const conv_pool<T>& pool, const sequences& lists, const sequence& s, std::ptrdiff_t taps)
+      : pool_(pool),
+        lists_(lists),
+        s_(s),
+        taps_(taps),
+        rolling_(s.speculative && lists.speculation.rolling_windows),
+        first_column_(rolling_ ? static_cast<std::ptrdiff_t>(lists.speculation.num_accepted[s.index]) - 1 : -1),
+        load_(first_column_ >= 0 ? lists.speculation.slots.at(s.index, 0) : s.load) {}
+
+  /// What stands before the sequence's first token, from channel c on.
+  [[nodiscard]] KDA_INLINE conv_window<const T> before(std::ptrdiff_t c) const {
+    if (!s_.has_initial_state) return {nullptr, pool_.columns, 0, 0};
+    const conv_window<T> w = at(load_, c);
+    if (first_column_ < 0) return {w.data, w.columns, w.column_stride, w.channel_stride};
+    return {w.data + first_column_ * w.column_stride, taps_ - 1, w.column_stride, w.channel_stride};
+  }
+
+  /// Writes all that the call is to keep of the channels [c, c + n); x points at the sequence's first token. What the
+  /// sequence was loaded from is overwritten last.
+  KDA_NOINLINE void store(const T* x, std::ptrdiff_t x_stride, std::ptrdiff_t c, std::ptrdiff_t n) const {
+    if (s_.frozen) return;
+    const conv_window<const T> from = before(c);
+    for (int last = 0; last < 2; ++last)
+      each_kept([&](std::int64_t slot, std::ptrdiff_t tokens, std::ptrdiff_t columns) KDA_INLINE_LAMBDA {
+        if ((s_.has_initial_state && slot == load_) != (last == 1)) return;
+        conv_window<T> to = at(slot, c);
+        to.columns = columns;
+        advance_window(x, x_stride, tokens, n, from, to);
+      });
+  }
+
+ private:
+  // f(slot, tokens, columns) for each window that is kept, after so many tokens.
+  template <class F> KDA_INLINE void each_kept(F f) const {
+    for (checkpoint_walk k(lists_, s_.index); !k.done(); k.advance())
+      if (k.slot() >= pool_.first_slot) f(k.slot(), static_cast<std::ptrdiff_t>(k.tokens()), pool_.columns);
+    if (!s_.speculative)
+      f(s_.store, s_.tokens, pool_.columns);
+    else if (!rolling_)
+      for (std::ptrdiff_t j = 0; j < s_.tokens; ++j) f(lists_.speculation.slots.at(s_.index, j), j + 1, pool_.columns);
+    else if (s_.tokens > 0)
+      f(lists_.speculation.slots.at(s_.index, 0), s_.tokens, taps_ - 2 + s_.tokens);
+  }
+  [[nodiscard]] KDA_INLINE conv_window<T> at(std::int64_t slot, std::ptrdiff_t c) const {
+    T* base = pool_.data + static_cast<std::ptrdiff_t>(slot) * pool_.slot_stride;
+    if constexpr (Order == conv_state::channel_major)
+      return {base + c * pool_.stride, pool_.columns, 1, pool_.stride};
+    else
+      return {base + c, pool_.columns, pool_.stride, 1};
+  }
+
+  const conv_pool<T>& pool_;
+  const sequences& lists_;
+  const sequence& s_;
+  std::ptrdiff_t taps_;
+  bool rolling_;
+  std::ptrdiff_t first_column_;  // of the window in a rolling one; -1: the window is the slot's last columns
+  std::int64_t load_;
+};
+
+/// One call of conv: task i is (sequence, block of channels).
+template <class Spec> class conv_tasks {
+  using t = detail::traits<Spec>;
+  static constexpr std::ptrdiff_t block = 256;
+
+ public:
+  KDA_INLINE explicit conv_tasks(const conv_args<Spec>& args)
+      : args_(args),
+        pool_(spelt_out<t::conv::order>(args.states, args.x.shape[1], args.weight.shape[1])),
+        channels_(args.x.shape[1]),
+        blocks_((channels_ + block - 1) / block) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.sequences.has_initial_state.shape[0] * blocks_; }
+
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
+    const sequence s = sequence_at(args_.sequences, i / blocks_, pool_.first_slot);
+    const std::ptrdiff_t c = i % blocks_ * block, n = channels_ - c < block ? channels_ - c : block;
+    if (s.padding) {
+      for (std::ptrdiff_t token = s.first; args_.y.data != nullptr && token < s.first + s.tokens; ++token)
+        for (std::ptrdiff_t j = c; j < c + n; ++j) *args_.y.at(token, j) = {};
+      return;
+    }
+    const sequence_windows<t::conv::order, typename t::io::qkv> windows(pool_, args_.sequences, s,
+                                                                        args_.weight.shape[1]);
+    const auto* x = s.tokens == 0 ? nullptr : args_.x.at(s.first, c);
+    if (args_.y.data != nullptr && s.tokens > 0) {
+      conv_taps taps = make_conv_taps(scratch, n);
+      load_taps(taps, 0, args_.weight, args_.bias, c, n);
+      convolve<t::conv::act>(x, args_.x.stride[0], taps, 0, args_.y.at(s.first, c), args_.y.stride[0], 0, s.tokens, n,
+                             windows.before(c));
+    }
+    windows.store(x, args_.x.stride[0], c, n);
+  }
+
+ private:
+  const conv_args<Spec>& args_;
+  conv_pool<typename t::io::qkv> pool_;
+  std::ptrdiff_t channels_, blocks_;
+};
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

@@ -1,106 +1,190 @@
 // SPDX-License-Identifier: Apache-2.0
-// The delta rule over a packed batch: each task takes one value head of one sequence through its tokens.
+// The delta rule over a packed batch: each task takes one value head of one sequence through its tokens, from the slot
+// it loads to the slots it stores. Where rows come from and where they go is the business of a `Source`:
+//
+//   source.fill(first, n, tile)      rows of tokens [first, first + n)
+//   source.emit(first, n, out)       takes their outputs, out [n, value_stride]
 #pragma once
 #include "chunked.hpp"
 #include "recurrent.hpp"
+#include "sequence.hpp"
 #include "state_block.hpp"
 #include "tasks.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-enum class core { recurrent, chunked };
-
-/// One call of prefill or decode: task i is (sequence, value head, block of value columns).
-template <class Spec, core Core> class delta_rule_tasks {
+/// One value head's block of columns in one sequence.
+template <class Spec> class head_walk {
   using t = detail::traits<Spec>;
-  using block = state_block<typename t::state::type, t::state::order>;
+  using T = typename t::state::type;
+  using block = state_block<T, t::state::order>;
 
  public:
-  KDA_INLINE explicit delta_rule_tasks(const delta_rule_args<Spec>& args)
-      : args_(args),
-        heads_(args.v.shape[1]),
-        value_dim_(args.v.shape[2]),
-        blocks_((value_dim_ + detail::max_value_columns - 1) / detail::max_value_columns) {}
+  KDA_INLINE head_walk(const delta_rule_args<Spec>& args, const sequence& sequence, std::ptrdiff_t head,
+                       std::ptrdiff_t column, std::ptrdiff_t columns)
+      : args_(args), s_(sequence), head_(head), column_(column), columns_(columns) {}
 
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.sequences.store_slots.size * heads_ * blocks_; }
-
-  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
-    const std::ptrdiff_t n = i / (heads_ * blocks_), head = i / blocks_ % heads_;
-    const std::ptrdiff_t column = i % blocks_ * detail::max_value_columns;
-    const std::ptrdiff_t rest = value_dim_ - column;
-    const std::ptrdiff_t columns = rest < detail::max_value_columns ? rest : detail::max_value_columns;
-    const sequences& s = args_.sequences;
-    const auto first = static_cast<std::ptrdiff_t>(s.offsets[n]), last = static_cast<std::ptrdiff_t>(s.offsets[n + 1]);
-    if (is_padding(s, n, args_.states.first_slot)) {
-      for (std::ptrdiff_t token = first; token < last; ++token) write_zeros(token, head, column, columns);
+  /// Token by token. The state goes from the loaded slot through the tokens to the stored one: only the first token
+  /// reads the one and writes the other. Frozen sequences work on a copy.
+  template <class Source> KDA_INLINE void decode(const Source& source, tile& tile, arena scratch) const {
+    token_rows x = make_token_rows(scratch, tile);
+    float* out = scratch.take(chunk_tokens * tile.value_stride);
+    if (s_.tokens == 0) {
+      if (!s_.frozen && !s_.speculative) keep_or_clear(at(s_.store));
       return;
     }
-    const std::ptrdiff_t K = args_.q.shape[2];
-    const block from(args_.states, s.has_initial_state.data[n] ? s.load_slots[n] : s.store_slots[n], head, K,
-                     value_dim_, column, columns);
-    const block to(args_.states, s.store_slots[n], head, K, value_dim_, column, columns);
-    tile tile = make_tile(scratch, K, columns);
-    const head_prologue<Spec> prologue(args_, head, column);
-    if constexpr (Core == core::recurrent)
-      decode(prologue, first, last, s.has_initial_state.data[n], from, to, tile, scratch);
+    block to = s_.frozen ? draft(scratch, tile) : at(slot_after(0));
+    block from = to;
+    if (s_.has_initial_state)
+      from = at(s_.load);
     else
-      prefill(prologue, first, last, s.first_position.size == 0 ? 0 : s.first_position[n], s.has_initial_state.data[n],
-              from, to, tile, scratch);
+      to.clear();
+    checkpoint_walk checkpoint(args_.sequences, s_.index);
+    for (std::ptrdiff_t done = 0; done < s_.tokens; done += tile.tokens) {
+      const std::ptrdiff_t rest = s_.tokens - done;
+      source.fill(s_.first + done, rest < chunk_tokens ? rest : chunk_tokens, tile);
+      for (std::ptrdiff_t i = 0, end = 0; i < tile.tokens; i = end) {
+        end = s_.speculative && !s_.frozen ? i + 1 : tile.tokens;
+        if (!checkpoint.done() && checkpoint.tokens() - done < end)
+          end = static_cast<std::ptrdiff_t>(checkpoint.tokens()) - done;
+        if (s_.speculative && !s_.frozen) to = at(slot_after(done + i));
+        recurrent_run<detail::is_per_channel<Spec>, t::state::order>(tile, i, end, from.data, from.stride, to.data,
+                                                                     to.stride, x, out + i * tile.value_stride);
+        from = to;
+        if (!checkpoint.done() && checkpoint.tokens() == done + end) {
+          if (checkpoint.slot() >= args_.states.first_slot) at(checkpoint.slot()).copy(to);
+          checkpoint.advance();
+        }
+      }
+      source.emit(s_.first + done, tile.tokens, out, tile.value_stride);
+    }
+  }
+
+  /// In chunks on the grid of absolute positions, on a state in scratch. A checkpoint within a chunk comes from a copy
+  /// of the state and the chunk's first tokens alone, as a prompt that ends there would have it.
+  template <class Source> KDA_INLINE void prefill(const Source& source, tile& tile, arena scratch) const {
+    constexpr bool per_channel = detail::is_per_channel<Spec>;
+    const std::ptrdiff_t width = tile.value_stride, floats = tile.key_dim * width;
+    chunk_scratch w = make_chunk_scratch(scratch, tile);
+    float* out = scratch.take(chunk_tokens * width);
+    float* s = scratch.take(floats);
+    float* copy = scratch.take(floats);
+    if (s_.has_initial_state)
+      at(s_.load).load_to(s, width);
+    else
+      for (std::ptrdiff_t i = 0; i < floats; ++i) s[i] = 0.f;
+    const auto keep = [&](std::int64_t slot, const float* state) KDA_INLINE_LAMBDA {
+      if (slot >= args_.states.first_slot) at(slot).store_from(state, width);
+    };
+    checkpoint_walk checkpoint(args_.sequences, s_.index);
+    auto until_grid = chunk_tokens - static_cast<std::ptrdiff_t>(s_.position % chunk_tokens);
+    for (std::ptrdiff_t done = 0; done < s_.tokens;) {
+      const std::ptrdiff_t rest = s_.tokens - done, n = rest < until_grid ? rest : until_grid;
+      source.fill(s_.first + done, n, tile);
+      for (; !checkpoint.done() && checkpoint.tokens() < done + n; checkpoint.advance()) {
+        for (std::ptrdiff_t i = 0; i < floats; ++i) copy[i] = s[i];
+        tile.tokens = static_cast<std::ptrdiff_t>(checkpoint.tokens()) - done;
+        chunk<per_channel>(tile, w, copy, out);
+        keep(checkpoint.slot(), copy);
+      }
+      tile.tokens = n;
+      chunk<per_channel>(tile, w, s, out);
+      source.emit(s_.first + done, n, out, width);
+      done += n;
+      until_grid = chunk_tokens;
+      if (!checkpoint.done() && checkpoint.tokens() == done) {
+        keep(checkpoint.slot(), s);
+        checkpoint.advance();
+      }
+    }
+    if (!s_.frozen) at(s_.store).store_from(s, width);
   }
 
  private:
-  KDA_INLINE void decode(const head_prologue<Spec>& prologue, std::ptrdiff_t first, std::ptrdiff_t last, bool has_state,
-                         const block& from, const block& to, tile& tile, arena scratch) const {
-    block before = from;
-    if (!has_state)
-      to.clear(), before = to;
-    else if (first == last && from.data != to.data)
-      to.copy(from);
-    token_rows x = make_token_rows(scratch, tile);
-    float* out = scratch.take(chunk_tokens * tile.value_stride);
-    for (std::ptrdiff_t token = first; token < last; token += chunk_tokens) {
-      prologue.fill(token, last - token < chunk_tokens ? last - token : chunk_tokens, tile);
-      recurrent_run<detail::is_per_channel<Spec>, t::state::order>(tile, 0, tile.tokens, before.data, before.stride,
-                                                                   to.data, to.stride, x, out);
-      before = to;
-      for (std::ptrdiff_t i = 0; i < tile.tokens; ++i)
-        store_row(args_.out.at(token + i, prologue.head, prologue.first_column), out + i * tile.value_stride,
-                  tile.columns);
-    }
+  [[nodiscard]] KDA_INLINE block at(std::int64_t slot) const {
+    return block(args_.states, slot, head_, args_.q.shape[2], args_.v.shape[1], args_.v.shape[2], column_, columns_);
   }
-
-  KDA_INLINE void prefill(const head_prologue<Spec>& prologue, std::ptrdiff_t first, std::ptrdiff_t last,
-                          std::int64_t position, bool has_state, const block& from, const block& to, tile& tile,
-                          arena scratch) const {
-    chunk_scratch w = make_chunk_scratch(scratch, tile);
-    float* out = scratch.take(chunk_tokens * tile.value_stride);
-    float* s = scratch.take(tile.key_dim * tile.value_stride);
-    if (has_state)
-      from.load_to(s, tile.value_stride);
-    else
-      for (std::ptrdiff_t i = 0; i < tile.key_dim * tile.value_stride; ++i) s[i] = 0.f;
-    auto until_grid = chunk_tokens - static_cast<std::ptrdiff_t>(position % chunk_tokens);
-    for (std::ptrdiff_t token = first; token < last;) {
-      const std::ptrdiff_t n = last - token < until_grid ? last - token : until_grid;
-      prologue.fill(token, n, tile);
-      chunk<detail::is_per_channel<Spec>>(tile, w, s, out);
-      for (std::ptrdiff_t i = 0; i < n; ++i)
-        store_row(args_.out.at(token + i, prologue.head, prologue.first_column), out + i * tile.value_stride,
-                  tile.columns);
-      token += n;
-      until_grid = chunk_tokens;
-    }
-    to.store_from(s, tile.value_stride);
+  [[nodiscard]] KDA_INLINE std::int64_t slot_after(std::ptrdiff_t token) const {
+    return s_.speculative ? args_.sequences.speculation.slots.at(s_.index, token) : s_.store;
   }
-
-  KDA_INLINE void write_zeros(std::ptrdiff_t token, std::ptrdiff_t head, std::ptrdiff_t column,
-                              std::ptrdiff_t columns) const {
-    auto* out = args_.out.at(token, head, column);
-    for (std::ptrdiff_t j = 0; j < columns; ++j) out[j] = {};
+  /// A state in scratch, with the rounding of a stored one.
+  [[nodiscard]] KDA_INLINE block draft(arena& scratch, const tile& tile) const {
+    return block(reinterpret_cast<T*>(scratch.take(tile.key_dim * columns_)), tile.key_dim, columns_);
+  }
+  KDA_INLINE void keep_or_clear(const block& to) const {
+    if (!s_.has_initial_state)
+      to.clear();
+    else if (s_.load != s_.store)
+      to.copy(at(s_.load));
   }
 
   const delta_rule_args<Spec>& args_;
-  std::ptrdiff_t heads_, value_dim_, blocks_;
+  const sequence& s_;
+  std::ptrdiff_t head_, column_, columns_;
+};
+
+/// Rows in the tensors of delta_rule_args.
+template <class Spec> struct tensor_source {
+  const head_prologue<Spec>& prologue;
+  std::ptrdiff_t columns;
+
+  KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const { prologue.fill(first, n, tile); }
+  KDA_INLINE void emit(std::ptrdiff_t first, std::ptrdiff_t n, const float* out, std::ptrdiff_t stride) const {
+    const auto& y = prologue.args.out;
+    if (y.data == nullptr) return;
+    for (std::ptrdiff_t i = 0; i < n; ++i)
+      store_row(y.at(first + i, prologue.head, prologue.first_column), out + i * stride, columns);
+  }
+};
+
+/// Zeros for a padding sequence: columns [column, column + n) of one head.
+template <class T>
+KDA_NOINLINE void write_zeros(const view<T, 3>& out, const sequence& s, std::ptrdiff_t head, std::ptrdiff_t column,
+                              std::ptrdiff_t n) {
+  if (out.data == nullptr) return;
+  for (std::ptrdiff_t token = s.first; token < s.first + s.tokens; ++token)
+    for (std::ptrdiff_t j = 0; j < n; ++j) *out.at(token, head, column + j) = T{};
+}
+
+/// The value heads that a call works on.
+KDA_INLINE std::ptrdiff_t heads_in(const head_range& r, std::ptrdiff_t all) {
+  return r.count == 0 ? all - r.first : r.count;
+}
+
+/// One call of prefill or decode: task i is (sequence, value head, block of value columns).
+template <class Spec, mode Mode> class delta_rule_tasks {
+ public:
+  KDA_INLINE explicit delta_rule_tasks(const delta_rule_args<Spec>& args)
+      : args_(args),
+        heads_(heads_in(args.heads, args.v.shape[1])),
+        blocks_((args.v.shape[2] + detail::max_value_columns - 1) / detail::max_value_columns) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const {
+    return args_.sequences.has_initial_state.shape[0] * heads_ * blocks_;
+  }
+
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
+    const sequence s = sequence_at(args_.sequences, i / (heads_ * blocks_), args_.states.first_slot);
+    const std::ptrdiff_t head = args_.heads.first + i / blocks_ % heads_;
+    const std::ptrdiff_t column = i % blocks_ * detail::max_value_columns, rest = args_.v.shape[2] - column;
+    const std::ptrdiff_t columns = rest < detail::max_value_columns ? rest : detail::max_value_columns;
+    if (s.padding) {
+      write_zeros(args_.out, s, head, column, columns);
+      return;
+    }
+    tile tile = make_tile(scratch, args_.q.shape[2], columns);
+    const head_prologue<Spec> prologue(args_, head, column);
+    const head_walk<Spec> walk(args_, s, head, column, columns);
+    const tensor_source<Spec> source{prologue, columns};
+    if constexpr (Mode == mode::decode)
+      walk.decode(source, tile, scratch);
+    else
+      walk.prefill(source, tile, scratch);
+  }
+
+ private:
+  const delta_rule_args<Spec>& args_;
+  std::ptrdiff_t heads_, blocks_;
 };
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

@@ -16,10 +16,20 @@
 
 namespace kda::inline v0 {
 
-/// The calls of kernels<Spec>, compiled for one ISA. A call that the spec has no option for is null.
-template <class Spec> struct table {
-  template <class Args> using call = status (*)(const Args&, const workspace&, const executor&);
+/// One kernel, compiled for one ISA: `status s = k->decode({...}, workspace);`
+template <class Args> struct call {
+  status (*function)(const Args&, const workspace&, const executor&, checking) = nullptr;
 
+  KDA_INLINE status operator()(const Args& args, const workspace& w, const executor& e = serial,
+                               checking c = checking::checked) const {
+    return function(args, w, e, c);
+  }
+  /// False: the spec lacks an option that the kernel needs.
+  KDA_INLINE constexpr explicit operator bool() const { return function != nullptr; }
+};
+
+/// The calls of kernels<Spec>, compiled for one ISA.
+template <class Spec> struct table {
   const char* isa;
   call<delta_rule_args<Spec>> prefill;
   call<delta_rule_args<Spec>> decode;
@@ -28,6 +38,7 @@ template <class Spec> struct table {
   call<beta_args<Spec>> beta;
   call<l2norm_args<Spec>> l2norm;
   call<norm_args<Spec>> norm;
+  call<step_args<Spec>> step;
 };
 
 /// The tables of all specs that one source file exports, for one ISA. With one spec its members are the tables's own.

@@ -20,6 +20,21 @@ struct executor {
 /// Everything on the calling thread.
 inline constexpr executor serial{};
 
+/// The executor of an engine's own pool: `parallel_for(count, f)` is to call f(i) once for every i in [0, count) and to
+/// return when all have ended. It must outlive the executor.
+template <class ParallelFor>
+[[nodiscard]] KDA_INLINE constexpr executor executor_of(ParallelFor& parallel_for, std::ptrdiff_t concurrency) {
+  return {
+      .self = &parallel_for,
+      .run = [](void* self, std::ptrdiff_t count, executor::task f,
+                void* context) { (*static_cast<ParallelFor*>(self))(count, [=](std::ptrdiff_t i) { f(context, i); }); },
+      .concurrency = concurrency};
+}
+
+/// Whether a call looks at its arguments first. Unchecked, a wrong argument is undefined behaviour.
+enum class checking { checked, unchecked };
+inline constexpr checking unchecked = checking::unchecked;
+
 /// Scratch memory for one call, of any alignment; nothing in it is read before it is written, nothing outlives the
 /// call. Size: workspace_bytes() in batch.hpp.
 struct workspace {

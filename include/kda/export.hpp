@@ -11,13 +11,14 @@ template <class Spec> consteval table<Spec> make_table() {
   using k = kernels<Spec>;
   table<Spec> t{};
   t.isa = k::isa;
-  t.prefill = &k::prefill;
-  t.decode = &k::decode;
-  if constexpr (detail::traits<Spec>::conv::present) t.conv = &k::conv;
-  if constexpr (k::has_gate) t.gate = &k::gate;
-  if constexpr (k::has_beta) t.beta = &k::beta;
-  t.l2norm = &k::l2norm;
-  if constexpr (detail::traits<Spec>::norm::present) t.norm = &k::norm;
+  t.prefill = {&k::prefill};
+  t.decode = {&k::decode};
+  if constexpr (detail::traits<Spec>::conv::present) t.conv = {&k::conv};
+  if constexpr (k::has_gate) t.gate = {&k::gate};
+  if constexpr (k::has_beta) t.beta = {&k::beta};
+  t.l2norm = {&k::l2norm};
+  if constexpr (detail::traits<Spec>::norm::present) t.norm = {&k::norm};
+  if constexpr (detail::has_step<Spec>) t.step = {&k::step};
   return t;
 }
 

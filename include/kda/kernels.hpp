@@ -6,168 +6,172 @@
 #include "check.hpp"
 #include "conv.hpp"
 #include "delta_rule.hpp"
-#include "tasks.hpp"
+#include "step.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-// ---- delta rule -----------------------------------------------------------------------------------------------------
+// ---- what the calls refuse ------------------------------------------------------------------------------------------
 
-template <class Spec> KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
+/// Elements from one slot to the next.
+template <class T> KDA_INLINE std::ptrdiff_t slot_stride(const state_pool<T>& p, std::ptrdiff_t elements) {
+  return p.slot_stride == 0 ? elements : p.slot_stride;
+}
+
+/// Whether a tensor that may be left out was.
+template <class T, std::size_t Rank> KDA_INLINE bool is_left_out(const view<T, Rank>& v) {
+  bool empty = v.data == nullptr;
+  for (const std::ptrdiff_t extent : v.shape) empty = empty && extent == 0;
+  return empty;
+}
+
+/// Of delta_rule_args and step_args alike: tensors, parameters, head range, batch and states. Returns N.
+template <class Spec, class Args, class T>
+KDA_NOINLINE std::ptrdiff_t check_delta_rule(checker& c, const Args& a, const view<T, 3>& out, const char* out_name) {
   using t = detail::traits<Spec>;
-  using state_type = typename t::state::type;
-  const std::ptrdiff_t T = majority(a.v.shape[0], a.out.shape[0], a.q.shape[0]), H = a.q.shape[1], V = a.v.shape[2];
-  const std::ptrdiff_t HV = majority(a.v.shape[1], a.out.shape[1], a.beta.shape[1]);
+  const bool quiet = is_left_out(out);
+  const std::ptrdiff_t tokens = quiet ? a.q.shape[0] : majority(a.v.shape[0], out.shape[0], a.q.shape[0]);
+  const std::ptrdiff_t HV = majority(a.v.shape[1], quiet ? a.beta.shape[1] : out.shape[1], a.beta.shape[1]);
+  const std::ptrdiff_t H = a.q.shape[1], V = a.v.shape[2];
   std::ptrdiff_t K = a.q.shape[2];
   if constexpr (detail::is_per_channel<Spec>) K = majority(a.k.shape[2], a.gate.shape[2], K);
-  checker c;
   c.require(H >= 1 && K >= 1 && K <= detail::max_key_dim && (t::dims::key == 0 || K == t::dims::key),
             error::wrong_shape, "q");
-  c.tensor(a.q, {T, H, K}, "q");
-  c.tensor(a.k, {T, H, K}, "k");
+  c.tensor(a.q, {tokens, H, K}, "q");
+  c.tensor(a.k, {tokens, H, K}, "k");
   c.require(HV >= 1 && V >= 1 && H >= 1 && HV % H == 0 && (t::dims::value == 0 || V == t::dims::value),
             error::wrong_shape, "v");
-  c.tensor(a.v, {T, HV, V}, "v");
+  c.tensor(a.v, {tokens, HV, V}, "v");
   if constexpr (detail::is_per_channel<Spec>)
-    c.tensor(a.gate, {T, HV, K}, "gate");
+    c.tensor(a.gate, {tokens, HV, K}, "gate");
   else if constexpr (detail::is_decaying<Spec>)
-    c.tensor(a.gate, {T, HV}, "gate", true);
-  c.tensor(a.beta, {T, HV}, "beta", true);
-  c.tensor(a.out, {T, HV, V}, "out");
+    c.tensor(a.gate, {tokens, HV}, "gate", true);
+  c.tensor(a.beta, {tokens, HV}, "beta", true);
+  if (!quiet) c.tensor(out, {tokens, HV, V}, out_name);
   c.gate_params(a.gate_params, HV, detail::is_per_channel<Spec> ? times(HV, K) : HV);
   c.require(is_zero(a.scale) || (is_finite(a.scale) && a.scale >= std::numeric_limits<float>::min()),
             error::wrong_value, "scale");
-  const std::ptrdiff_t n = c.batch(a.sequences, T);
+  c.require(a.heads.first >= 0 && a.heads.count >= 0 && a.heads.first < HV && a.heads.count <= HV - a.heads.first,
+            error::wrong_value, "heads");
+  const std::ptrdiff_t n = c.batch(a.sequences, tokens);
   const std::ptrdiff_t state = times(times(HV, K), V);
-  c.require(addressable<state_type>(times(n > 0 ? n : 1, state)), error::wrong_shape, "v");
-  c.pool(a.states, state);
-  c.workspace_for(w, e, n);
+  c.require(addressable<typename t::state::type>(times(n > 0 ? n : 1, state)), error::wrong_shape, "v");
+  c.pool(a.states.data, a.states.slots, slot_stride(a.states, state), a.states.first_slot, state, checker::states);
+  return n;
+}
+template <class Args> KDA_INLINE region states_of(const Args& a) {
+  const std::ptrdiff_t state = a.v.shape[1] * a.q.shape[2] * a.v.shape[2];
+  return region_of_slots(a.states.data, a.states.slots, slot_stride(a.states, state), state);
+}
+template <class Spec, std::size_t N, class Args>
+KDA_NOINLINE void delta_rule_apart(checker& c, const written (&outputs)[N], const Args& a) {
+  c.apart(outputs, region_of(a.q));
+  c.apart(outputs, region_of(a.k));
+  c.apart(outputs, region_of(a.v));
+  if constexpr (detail::is_decaying<Spec>) c.apart(outputs, region_of(a.gate));
+  c.apart(outputs, region_of(a.beta));
+  c.gate_params_apart(outputs, a.gate_params);
+  c.batch_apart(outputs, a.sequences);
+}
+template <mode Mode, class Spec>
+KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
+  checker c;
+  const std::ptrdiff_t n = check_delta_rule<Spec>(c, a, a.out, "out");
+  c.workspace_for(w, e, n, kept_states(a.sequences));
   if (!c.result()) return c.result();
+  if constexpr (Mode == mode::prefill)
+    for (std::ptrdiff_t i = 0; i < n; ++i)
+      c.require(!is_speculative(a.sequences, i), error::wrong_value, "sequences.speculation.num_accepted");
 
-  written out{.out = region_of(a.out), .name = "out", .states = {}, .scratch = region_of(w.data, w.bytes)};
-  if (a.states.slots > 0)
-    out.states = region_of(view<const state_type, 2>{
-        .data = a.states.data, .shape = {a.states.slots, state}, .stride = {a.states.slot_stride, 1}});
-  c.apart(out, region_of(a.q));
-  c.apart(out, region_of(a.k));
-  c.apart(out, region_of(a.v));
-  if constexpr (detail::is_decaying<Spec>) c.apart(out, region_of(a.gate));
-  c.apart(out, region_of(a.beta));
-  c.gate_params_apart(out, a.gate_params);
-  c.batch_apart(out, a.sequences);
-  c.apart(out);
+  const written outputs[] = {
+      {states_of(a), "states.data"}, {region_of(a.out), "out"}, {region_of(w.data, w.bytes), "workspace"}};
+  delta_rule_apart<Spec>(c, outputs, a);
+  c.apart(outputs);
   if (!c.result()) return c.result();
-  c.slots(a.sequences, n, a.states.first_slot, a.states.slots, divide(w, n).table);
+  c.slots(a.sequences, n, a.states.first_slot, a.states.slots, divide(w, a.sequences).table);
   return c.result();
 }
 
-template <core Core, class Spec>
-KDA_INLINE status delta_rule(const delta_rule_args<Spec>& args, const workspace& w, const executor& e) {
-  const status s = check(args, w, e);
-  if (!s) return s;
-  const delta_rule_tasks<Spec, Core> tasks(args);
-  run_tasks(e, divide(w, args.sequences.store_slots.size).tasks, tasks.count(), tasks);
-  return {};
-}
-
-// ---- convolution ----------------------------------------------------------------------------------------------------
-
-/// One call of conv: task i is (sequence, block of channels).
-template <class Spec> class conv_tasks {
-  using t = detail::traits<Spec>;
-  using T = typename t::io::qkv;
-  static constexpr bool channel_major = t::conv::order == conv_state::channel_major;
-  static constexpr std::ptrdiff_t block = 256;
-
- public:
-  KDA_INLINE explicit conv_tasks(const conv_args<Spec>& args)
-      : args_(args), channels_(args.x.shape[1]), blocks_((channels_ + block - 1) / block) {}
-
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.sequences.store_slots.size * blocks_; }
-
-  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena) const {
-    const std::ptrdiff_t n = i / blocks_, begin = i % blocks_ * block;
-    const std::ptrdiff_t end = begin + block < channels_ ? begin + block : channels_;
-    const sequences& s = args_.sequences;
-    const auto first = static_cast<std::ptrdiff_t>(s.offsets[n]), last = static_cast<std::ptrdiff_t>(s.offsets[n + 1]);
-    if (is_padding(s, n, args_.states.first_slot)) {
-      for (std::ptrdiff_t token = first; token < last; ++token)
-        for (std::ptrdiff_t c = begin; c < end; ++c) *args_.y.at(token, c) = T{};
-      return;
-    }
-    for (std::ptrdiff_t c = begin; c < end; c += vec::lanes) {
-      const std::ptrdiff_t channels = end - c < vec::lanes ? end - c : vec::lanes;
-      const conv_window<T> to = window(s.store_slots[n], c);
-      conv_window<const T> from{nullptr, to.columns, to.column_stride, to.channel_stride};
-      if (s.has_initial_state.data[n]) from.data = window(s.load_slots[n], c).data;
-      const std::ptrdiff_t tokens = last - first;
-      const T* x = tokens == 0 ? nullptr : args_.x.at(first, c);
-      if (args_.weight.shape[1] == 4)
-        convolve<4>(x, c, first, tokens, channels, from);
-      else if (args_.weight.shape[1] == 3)
-        convolve<3>(x, c, first, tokens, channels, from);
-      else
-        convolve<2>(x, c, first, tokens, channels, from);
-      conv_advance(x, args_.x.stride[0], tokens, channels, from, to);
-    }
-  }
-
- private:
-  [[nodiscard]] KDA_INLINE conv_window<T> window(std::int64_t slot, std::ptrdiff_t channel) const {
-    const auto& p = args_.states;
-    T* base = p.data + static_cast<std::ptrdiff_t>(slot) * p.slot_stride;
-    if constexpr (channel_major)
-      return {base + channel * p.stride, p.columns, 1, p.stride};
-    else
-      return {base + channel, p.columns, p.stride, 1};
-  }
-  template <int W>
-  KDA_INLINE void convolve(const T* x, std::ptrdiff_t c, std::ptrdiff_t first, std::ptrdiff_t tokens, std::ptrdiff_t n,
-                           const conv_window<const T>& from) const {
-    conv_channels<W, t::conv::act>(x, args_.x.stride[0], args_.weight.at(c), args_.weight.stride[0],
-                                   args_.weight.stride[1], args_.bias.data == nullptr ? nullptr : args_.bias.data + c,
-                                   tokens == 0 ? nullptr : args_.y.at(first, c), args_.y.stride[0], tokens, n, from);
-  }
-
-  const conv_args<Spec>& args_;
-  std::ptrdiff_t channels_, blocks_;
-};
-
 template <class Spec> KDA_NOINLINE status check(const conv_args<Spec>& a, const workspace& w, const executor& e) {
-  using T = typename detail::traits<Spec>::io::qkv;
-  constexpr bool channel_major = detail::traits<Spec>::conv::order == conv_state::channel_major;
-  const std::ptrdiff_t tokens = a.x.shape[0], C = majority(a.weight.shape[0], a.y.shape[1], a.x.shape[1]),
-                       W = a.weight.shape[1];
+  using t = detail::traits<Spec>;
+  const bool quiet = is_left_out(a.y);
+  const std::ptrdiff_t tokens = a.x.shape[0], W = a.weight.shape[1],
+                       C = quiet ? a.x.shape[1] : majority(a.weight.shape[0], a.y.shape[1], a.x.shape[1]);
   checker c;
   c.require(C >= 1, error::wrong_shape, "x");
   c.tensor(a.x, {tokens, C}, "x");
   c.require(W >= 2 && W <= 4, error::wrong_shape, "weight");
   c.tensor(a.weight, {C, W}, "weight", true);
   c.optional(a.bias, C, "bias");
-  c.tensor(a.y, {tokens, C}, "y");
+  if (!quiet) c.tensor(a.y, {tokens, C}, "y");
   const std::ptrdiff_t n = c.batch(a.sequences, tokens);
-  c.require(addressable<T>(times(n > 0 ? n : 1, C)), error::wrong_shape, "x");
-  const auto& p = a.states;
-  c.require(p.columns >= plus(W, -1), error::wrong_shape, "states.columns");
+  c.require(addressable<typename t::io::qkv>(times(n > 0 ? n : 1, C)), error::wrong_shape, "x");
   if (!c.result()) return c.result();
-  const std::ptrdiff_t rows = channel_major ? C : p.columns, row = channel_major ? p.columns : C;
-  const std::ptrdiff_t slot = plus(times(rows - 1, p.stride), row);
-  c.require(p.stride >= row && addressable<T>(slot), error::wrong_stride, "states.stride");
-  c.pool(p, slot);
-  c.workspace_for(w, e, n);
+  const auto p = spelt_out<t::conv::order>(a.states, C, W);
+  const std::ptrdiff_t elements = c.pool<t::conv::order>(p, C, W, a.sequences, n, checker::states);
+  c.workspace_for(w, e, n, kept_states(a.sequences));
   if (!c.result()) return c.result();
 
-  written out{.out = region_of(a.y), .name = "y", .states = {}, .scratch = region_of(w.data, w.bytes)};
-  if (p.slots == 1)  // a channel range of wider rows keeps its period; several slots are taken as one piece
-    out.states = region_of(view<const T, 2>{.data = p.data, .shape = {rows, row}, .stride = {p.stride, 1}});
-  else if (p.slots > 1)
-    out.states = region_of(p.data, ((p.slots - 1) * p.slot_stride + slot) * static_cast<std::ptrdiff_t>(sizeof(T)));
-  c.apart(out, region_of(a.x));
-  c.apart(out, region_of(a.weight));
-  c.apart(out, region_of(a.bias));
-  c.batch_apart(out, a.sequences);
-  c.apart(out);
+  const written outputs[] = {{region_of_windows<t::conv::order>(p, C, elements), "states.data"},
+                             {region_of(a.y), "y"},
+                             {region_of(w.data, w.bytes), "workspace"}};
+  c.apart(outputs, region_of(a.x));
+  c.apart(outputs, region_of(a.weight));
+  c.apart(outputs, region_of(a.bias));
+  c.batch_apart(outputs, a.sequences);
+  c.apart(outputs);
   if (!c.result()) return c.result();
-  c.slots(a.sequences, n, p.first_slot, p.slots, divide(w, n).table);
+  c.slots(a.sequences, n, p.first_slot, p.slots, divide(w, a.sequences).table);
+  return c.result();
+}
+
+template <class Spec> KDA_NOINLINE status check(const step_args<Spec>& a, const workspace& w, const executor& e) {
+  using t = detail::traits<Spec>;
+  const std::ptrdiff_t H = a.q.shape[1], HV = a.v.shape[1], K = a.q.shape[2], V = a.v.shape[2],
+                       W = a.conv_weight.shape[1];
+  checker c;
+  const std::ptrdiff_t n = check_delta_rule<Spec>(c, a, a.y, "y");
+  c.require(V <= detail::max_value_columns, error::wrong_shape, "v");
+  c.require(W >= 2 && W <= 4, error::wrong_shape, "conv_weight");
+  if (!c.result()) return c.result();
+  const std::ptrdiff_t C = plus(times(2, times(H, K)), times(HV, V));
+  c.tensor(a.conv_weight, {C, W}, "conv_weight", true);
+  c.optional(a.conv_bias, C, "conv_bias");
+  if (!is_left_out(a.y)) {
+    c.tensor(a.output_gate, {a.q.shape[0], HV, V}, "output_gate");
+    c.tensor(a.norm_weight, {V}, "norm_weight");
+    c.require(is_finite(a.norm_eps.value) && a.norm_eps.value >= 0, error::wrong_value, "norm_eps");
+  }
+  const head_range keys = key_heads<typename t::head_map>(a.heads, H, HV);
+  const std::ptrdiff_t group = HV / H;
+  const bool whole = std::is_same_v<typename t::head_map, head_map::interleaved>
+                         ? a.heads.first % group == 0 && heads_in(a.heads, HV) % group == 0
+                         : group == 1 || heads_in(a.heads, HV) == HV;
+  c.require(whole && keys.count >= 1, error::wrong_value, "heads");
+  c.tensor(a.modes, {n}, "modes");
+  if (!c.result()) return c.result();
+  for (std::ptrdiff_t i = 0; i < n; ++i)
+    c.require(*a.modes.at(i) == mode::decode || (*a.modes.at(i) == mode::prefill && !is_speculative(a.sequences, i)),
+              error::wrong_value, "modes");
+  const auto p = spelt_out<t::conv::order>(a.conv_states, C, W);
+  const std::ptrdiff_t elements = c.pool<t::conv::order>(p, C, W, a.sequences, n, checker::conv_states);
+  c.require(p.first_slot == a.states.first_slot, error::wrong_value, "conv_states.first_slot");
+  c.workspace_for(w, e, n, kept_states(a.sequences));
+  if (!c.result()) return c.result();
+
+  const written outputs[] = {{states_of(a), "states.data"},
+                             {region_of_windows<t::conv::order>(p, C, elements), "conv_states.data"},
+                             {region_of(a.y), "y"},
+                             {region_of(w.data, w.bytes), "workspace"}};
+  delta_rule_apart<Spec>(c, outputs, a);
+  c.apart(outputs, region_of(a.conv_weight));
+  c.apart(outputs, region_of(a.conv_bias));
+  c.apart(outputs, region_of(a.output_gate));
+  c.apart(outputs, region_of(a.norm_weight));
+  c.apart(outputs, region_of(a.modes));
+  c.apart(outputs);
+  if (!c.result()) return c.result();
+  const std::ptrdiff_t slots = a.states.slots < p.slots ? a.states.slots : p.slots;
+  c.slots(a.sequences, n, p.first_slot, slots, divide(w, a.sequences).table);
   return c.result();
 }
 
@@ -182,7 +186,7 @@ KDA_INLINE void for_token_blocks(const executor& e, const workspace& w, std::ptr
     const std::ptrdiff_t first = i / heads * chunk_tokens;
     f(first, tokens - first < chunk_tokens ? tokens - first : chunk_tokens, i % heads, scratch);
   };
-  run_tasks(e, divide(w, 0).tasks, blocks * heads, task);
+  run_tasks(e, divide(w, {}).tasks, blocks * heads, task);
 }
 
 template <class Spec> KDA_NOINLINE status check(const gate_args<Spec>& a, const workspace& w, const executor& e) {
@@ -200,12 +204,12 @@ template <class Spec> KDA_NOINLINE status check(const gate_args<Spec>& a, const 
     c.tensor(a.g, {T, HV}, "g", true);
     c.gate_params(a.gate_params, HV, HV);
   }
-  c.workspace_for(w, e, 0);
+  c.workspace_for(w, e, 0, 0);
   if (!c.result()) return c.result();
-  const written out{.out = region_of(a.g), .name = "g", .states = {}, .scratch = region_of(w.data, w.bytes)};
-  c.apart(out, region_of(a.x));
-  c.gate_params_apart(out, a.gate_params);
-  c.apart(out);
+  const written outputs[] = {{region_of(a.g), "g"}, {region_of(w.data, w.bytes), "workspace"}};
+  c.apart(outputs, region_of(a.x));
+  c.gate_params_apart(outputs, a.gate_params);
+  c.apart(outputs);
   return c.result();
 }
 
@@ -215,11 +219,11 @@ template <class Spec> KDA_NOINLINE status check(const beta_args<Spec>& a, const 
   c.require(HV >= 1, error::wrong_shape, "b");
   c.tensor(a.b, {T, HV}, "b", true);
   c.tensor(a.beta, {T, HV}, "beta", true);
-  c.workspace_for(w, e, 0);
+  c.workspace_for(w, e, 0, 0);
   if (!c.result()) return c.result();
-  const written out{.out = region_of(a.beta), .name = "beta", .states = {}, .scratch = region_of(w.data, w.bytes)};
-  c.apart(out, region_of(a.b));
-  c.apart(out);
+  const written outputs[] = {{region_of(a.beta), "beta"}, {region_of(w.data, w.bytes), "workspace"}};
+  c.apart(outputs, region_of(a.b));
+  c.apart(outputs);
   return c.result();
 }
 
@@ -231,11 +235,11 @@ template <class Spec> KDA_NOINLINE status check(const l2norm_args<Spec>& a, cons
   c.require(is_finite(a.eps.value) && a.eps.value >= 0, error::wrong_value, "eps");
   c.require(is_finite(a.scale.value), error::wrong_value, "scale");
   c.tensor(a.y, {T, H, K}, "y");
-  c.workspace_for(w, e, 0);
+  c.workspace_for(w, e, 0, 0);
   if (!c.result()) return c.result();
-  const written out{.out = region_of(a.y), .name = "y", .states = {}, .scratch = region_of(w.data, w.bytes)};
-  c.apart(out, region_of(a.x));
-  c.apart(out);
+  const written outputs[] = {{region_of(a.y), "y"}, {region_of(w.data, w.bytes), "workspace"}};
+  c.apart(outputs, region_of(a.x));
+  c.apart(outputs);
   return c.result();
 }
 
@@ -250,13 +254,13 @@ template <class Spec> KDA_NOINLINE status check(const norm_args<Spec>& a, const 
   c.tensor(a.weight, {V}, "weight");
   c.require(is_finite(a.eps.value) && a.eps.value >= 0, error::wrong_value, "eps");
   c.tensor(a.y, {T, HV, V}, "y");
-  c.workspace_for(w, e, 0);
+  c.workspace_for(w, e, 0, 0);
   if (!c.result()) return c.result();
-  const written out{.out = region_of(a.y), .name = "y", .states = {}, .scratch = region_of(w.data, w.bytes)};
-  c.apart(out, region_of(a.x));
-  c.apart(out, region_of(a.gate));
-  c.apart(out, region_of(a.weight));
-  c.apart(out);
+  const written outputs[] = {{region_of(a.y), "y"}, {region_of(w.data, w.bytes), "workspace"}};
+  c.apart(outputs, region_of(a.x));
+  c.apart(outputs, region_of(a.gate));
+  c.apart(outputs, region_of(a.weight));
+  c.apart(outputs);
   return c.result();
 }
 
@@ -271,30 +275,32 @@ template <class Spec> struct kernels {
 
   /// Chunked delta rule, for prompts; any number of tokens. Right to 1e-5 of the largest output for every log decay in
   /// [-inf, 0] and beta in [0, 2].
-  static status prefill(const delta_rule_args<Spec>& args, const workspace& w, const executor& e = serial) {
-    return delta_rule<core::chunked>(args, w, e);
+  static status prefill(const delta_rule_args<Spec>& args, const workspace& w, const executor& e = serial,
+                        checking c = checking::checked) {
+    return delta_rule<mode::prefill>(args, w, e, c);
   }
 
   /// Recurrent delta rule, for decode; any number of tokens. n tokens in one call give the bits of n calls.
-  static status decode(const delta_rule_args<Spec>& args, const workspace& w, const executor& e = serial) {
-    return delta_rule<core::recurrent>(args, w, e);
+  static status decode(const delta_rule_args<Spec>& args, const workspace& w, const executor& e = serial,
+                       checking c = checking::checked) {
+    return delta_rule<mode::decode>(args, w, e, c);
   }
 
   /// Short convolution of raw projections, with state.
-  static status conv(const conv_args<Spec>& args, const workspace& w, const executor& e = serial) {
+  static status conv(const conv_args<Spec>& args, const workspace& w, const executor& e = serial,
+                     checking c = checking::checked) {
     static_assert(t::conv::present, "kda::kernels::conv: the spec names no kda::conv option");
-    const status s = check(args, w, e);
-    if (!s) return s;
+    if (const status s = asked(c, args, w, e); !s) return s;
     const conv_tasks<Spec> tasks(args);
-    run_tasks(e, divide(w, args.sequences.store_slots.size).tasks, tasks.count(), tasks);
+    run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
     return {};
   }
 
   /// Log decay from gate logits.
-  static status gate(const gate_args<Spec>& args, const workspace& w, const executor& e = serial) {
+  static status gate(const gate_args<Spec>& args, const workspace& w, const executor& e = serial,
+                     checking c = checking::checked) {
     static_assert(has_gate, "kda::kernels::gate: the spec's gate is given, or there is none");
-    const status s = check(args, w, e);
-    if (!s) return s;
+    if (const status s = asked(c, args, w, e); !s) return s;
     const float* bias = dt_bias_of(args.gate_params);
     for_token_blocks(
         e, w, args.x.shape[0], args.x.shape[1],
@@ -316,10 +322,10 @@ template <class Spec> struct kernels {
   }
 
   /// beta from its logits.
-  static status beta(const beta_args<Spec>& args, const workspace& w, const executor& e = serial) {
+  static status beta(const beta_args<Spec>& args, const workspace& w, const executor& e = serial,
+                     checking c = checking::checked) {
     static_assert(has_beta, "kda::kernels::beta: the spec's beta is given");
-    const status s = check(args, w, e);
-    if (!s) return s;
+    if (const status s = asked(c, args, w, e); !s) return s;
     for_token_blocks(e, w, args.b.shape[0], args.b.shape[1],
                      [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena scratch) {
                        float* row = scratch.take(chunk_tokens);
@@ -330,9 +336,9 @@ template <class Spec> struct kernels {
   }
 
   /// L2 norm of q or k.
-  static status l2norm(const l2norm_args<Spec>& args, const workspace& w, const executor& e = serial) {
-    const status s = check(args, w, e);
-    if (!s) return s;
+  static status l2norm(const l2norm_args<Spec>& args, const workspace& w, const executor& e = serial,
+                       checking c = checking::checked) {
+    if (const status s = asked(c, args, w, e); !s) return s;
     for_token_blocks(e, w, args.x.shape[0], args.x.shape[1],
                      [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena scratch) {
                        const std::ptrdiff_t K = args.x.shape[2];
@@ -347,10 +353,10 @@ template <class Spec> struct kernels {
   }
 
   /// Gated RMS norm of the delta rule's output.
-  static status norm(const norm_args<Spec>& args, const workspace& w, const executor& e = serial) {
+  static status norm(const norm_args<Spec>& args, const workspace& w, const executor& e = serial,
+                     checking c = checking::checked) {
     static_assert(t::norm::present, "kda::kernels::norm: the spec names no kda::norm option");
-    const status s = check(args, w, e);
-    if (!s) return s;
+    if (const status s = asked(c, args, w, e); !s) return s;
     for_token_blocks(e, w, args.x.shape[0], args.x.shape[1],
                      [&](std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t head, arena) {
                        for (std::ptrdiff_t i = 0; i < n; ++i)
@@ -361,8 +367,36 @@ template <class Spec> struct kernels {
     return {};
   }
 
+  /// A layer between its projections: conv, then prefill or decode as each sequence's mode says, then norm. The bits are
+  /// those of these calls, one by one.
+  static status step(const step_args<Spec>& args, const workspace& w, const executor& e = serial,
+                     checking c = checking::checked) {
+    static_assert(detail::has_step<Spec>, "kda::kernels::step: the spec needs a kda::conv and a kda::norm option");
+    if (const status s = asked(c, args, w, e); !s) return s;
+    const step_tasks<Spec> tasks(args);
+    run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
+    const step_window_tasks<Spec> windows(args);
+    run_tasks(e, divide(w, args.sequences).tasks, windows.count(), windows);
+    return {};
+  }
+
   static constexpr bool has_gate = detail::is_decaying<Spec> && !std::is_same_v<typename t::gate, kda::gate::given>;
   static constexpr bool has_beta = !std::is_same_v<typename t::beta, kda::beta::given>;
+
+ private:
+  template <class Args>
+  KDA_INLINE static status asked(checking c, const Args& args, const workspace& w, const executor& e) {
+    return c == checking::unchecked ? status{} : check(args, w, e);
+  }
+  template <mode Mode>
+  KDA_INLINE static status delta_rule(const delta_rule_args<Spec>& args, const workspace& w, const executor& e,
+                                      checking c) {
+    if (c == checking::checked)
+      if (const status s = check<Mode>(args, w, e); !s) return s;
+    const delta_rule_tasks<Spec, Mode> tasks(args);
+    run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
+    return {};
+  }
 };
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

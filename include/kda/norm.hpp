@@ -55,8 +55,8 @@ template <activation Activation, weight Order, class T> KDA_INLINE vec gated(vec
 }
 
 /// One row of the gated norm: x, gate, y [V].
-template <activation Activation, weight Order, class T>
-KDA_INLINE void norm_row(const T* x, const T* gate, const float* w, float eps, std::ptrdiff_t V, T* y) {
+template <activation Activation, weight Order, class X, class T>
+KDA_INLINE void norm_row(const X* x, const T* gate, const float* w, float eps, std::ptrdiff_t V, T* y) {
   const vec mean = broadcast(sum_of_squares(x, V)) / broadcast(static_cast<float>(V));
   const vec r = broadcast(1.f) / sqrt(mean + broadcast(eps));
   std::ptrdiff_t d = 0;

@@ -77,7 +77,7 @@ inline constexpr float l2norm_eps = 1e-6f;
 /// What stays the same for all tiles of one value head: its gate law, its rows' place in the tensors, the scale of q.
 template <class Spec> struct head_prologue {
   using t = detail::traits<Spec>;
-  using qkv = typename t::io::qkv;
+  using qkv = typename t::stage::qkv;
   const delta_rule_args<Spec>& args;
   std::ptrdiff_t head, q_head, first_column;
   float scale;

@@ -17,6 +17,7 @@ struct beta;
 struct qk;
 struct head_map;
 struct io;
+struct intermediate;
 struct state;
 struct dims;
 struct conv;
@@ -85,6 +86,11 @@ struct tiled {  ///< hv % H: ggml, GGUF files
 /// Types of the tensors (float or bf16). A_log, dt_bias, convolution and norm weights are always float.
 template <class QKV, class Gate = QKV, class Beta = QKV, class Out = QKV> struct io { using kind = option_kind::io; };
 
+/// Type of the tensors between the stages (float or bf16): what conv writes, what the delta rule reads as q, k, v and
+/// writes, what norm reads. Left out: the types of io, as transformers and vLLM round. `step` rounds between its stages
+/// as the calls of the same spec do, one by one.
+template <class T> struct intermediate { using kind = option_kind::intermediate; };
+
 /// Order of the two dimensions of a head's state in memory. Equal K and V hide a mix-up: name it from the engine's
 /// documents.
 enum class layout {
@@ -121,7 +127,8 @@ enum class weight {
 template <activation Activation, weight Order> struct norm { using kind = option_kind::norm; };
 
 /// The options of one kind of linear attention. Required: decay, gate (unless decay::none), beta, qk, io, state.
-/// Optional: head_map (interleaved), dims (at run time), conv and norm (without them, the set has no such kernel).
+/// Optional: head_map (interleaved), dims (at run time), intermediate (as io), conv and norm (without them, the set has
+/// no such kernel; step needs both).
 template <class... Options> struct spec {};
 
 namespace detail {
@@ -161,12 +168,14 @@ enum class mistake {
   two_head_maps,
   no_io,
   two_ios,
+  two_intermediates,
   no_state,
   two_states,
   two_dims,
   two_convs,
   two_norms,
   io_type,
+  intermediate_type,
   state_type,
   dims_range,
   conv_activation,
@@ -182,6 +191,17 @@ template <class QKV, class Gate, class Beta, class Out> struct io_types<io<QKV, 
   using beta = Beta;
   using out = Out;
   static constexpr bool valid = storable<QKV> && storable<Gate> && storable<Beta> && storable<Out>;
+};
+struct no_intermediate {};
+template <class Intermediate, class Io> struct stage_types {
+  using qkv = typename Io::qkv;
+  using out = typename Io::out;
+  static constexpr bool valid = true;
+};
+template <class T, class Io> struct stage_types<intermediate<T>, Io> {
+  using qkv = T;
+  using out = T;
+  static constexpr bool valid = storable<T>;
 };
 template <class State> struct state_types;
 template <class T, layout L> struct state_types<state<T, L>> {
@@ -223,6 +243,7 @@ template <class... O> struct resolve {
   using qk = typename find<option_kind::qk, qk::as_given, O...>::type;
   using head_map = typename find<option_kind::head_map, head_map::interleaved, O...>::type;
   using io = io_types<typename find<option_kind::io, kda::io<float>, O...>::type>;
+  using stage = stage_types<typename find<option_kind::intermediate, no_intermediate, O...>::type, io>;
   using state = state_types<typename find<option_kind::state, kda::state<float, layout::key_major>, O...>::type>;
   using dims = dims_values<typename find<option_kind::dims, kda::dims<>, O...>::type>;
   using conv = conv_values<typename find<option_kind::conv, no_conv, O...>::type>;
@@ -245,12 +266,14 @@ template <class... O> struct resolve {
     if (count < option_kind::head_map, O... >> 1) return mistake::two_head_maps;
     if (count<option_kind::io, O...> == 0) return mistake::no_io;
     if (count < option_kind::io, O... >> 1) return mistake::two_ios;
+    if (count < option_kind::intermediate, O... >> 1) return mistake::two_intermediates;
     if (count<option_kind::state, O...> == 0) return mistake::no_state;
     if (count < option_kind::state, O... >> 1) return mistake::two_states;
     if (count < option_kind::dims, O... >> 1) return mistake::two_dims;
     if (count < option_kind::conv, O... >> 1) return mistake::two_convs;
     if (count < option_kind::norm, O... >> 1) return mistake::two_norms;
     if (!io::valid) return mistake::io_type;
+    if (!stage::valid) return mistake::intermediate_type;
     if (!storable<typename state::type>) return mistake::state_type;
     if (dims::key < 0 || dims::key > 256 || dims::value < 0) return mistake::dims_range;
     if (conv::act == activation::sigmoid) return mistake::conv_activation;
@@ -277,6 +300,7 @@ template <mistake M> consteval bool say() {
   static_assert(M != mistake::two_head_maps, "kda::spec: two head_map options");
   static_assert(M != mistake::no_io, "kda::spec: name the tensor types: kda::io<kda::bf16> or kda::io<float>");
   static_assert(M != mistake::two_ios, "kda::spec: two io options");
+  static_assert(M != mistake::two_intermediates, "kda::spec: two intermediate options");
   static_assert(M != mistake::no_state,
                 "kda::spec: name the state: kda::state<float, kda::layout::key_major> or value_major");
   static_assert(M != mistake::two_states, "kda::spec: two state options");
@@ -284,6 +308,7 @@ template <mistake M> consteval bool say() {
   static_assert(M != mistake::two_convs, "kda::spec: two conv options");
   static_assert(M != mistake::two_norms, "kda::spec: two norm options");
   static_assert(M != mistake::io_type, "kda::io: tensors are float or kda::bf16");
+  static_assert(M != mistake::intermediate_type, "kda::intermediate: tensors between stages are float or kda::bf16");
   static_assert(M != mistake::state_type, "kda::state: states are stored as float or kda::bf16");
   static_assert(M != mistake::dims_range, "kda::dims: K is at most 256 and neither is negative (0: known at run time)");
   static_assert(M != mistake::conv_activation, "kda::conv: the activation is silu or none");
@@ -300,6 +325,7 @@ struct traits<spec<O...>> : std::conditional_t<say<resolve<O...>::first_mistake(
 
 template <class Spec>
 inline constexpr bool is_per_channel = std::is_same_v<typename traits<Spec>::decay, decay::per_channel>;
+template <class Spec> inline constexpr bool has_step = traits<Spec>::conv::present&& traits<Spec>::norm::present;
 template <class Spec> inline constexpr bool is_decaying = !std::is_same_v<typename traits<Spec>::decay, decay::none>;
 
 }  // namespace detail

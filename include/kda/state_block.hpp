@@ -13,12 +13,15 @@ template <class T, layout Layout> struct state_block {
   std::ptrdiff_t key_dim, columns, stride;
 
   KDA_INLINE state_block(const state_pool<T>& pool, std::int64_t slot, std::ptrdiff_t head, std::ptrdiff_t K,
-                         std::ptrdiff_t V, std::ptrdiff_t first_column, std::ptrdiff_t columns_)
-      : data(pool.data + static_cast<std::ptrdiff_t>(slot) * pool.slot_stride + head * K * V +
-             (Layout == layout::key_major ? first_column : first_column * K)),
+                         std::ptrdiff_t HV, std::ptrdiff_t V, std::ptrdiff_t first_column, std::ptrdiff_t columns_)
+      : data(pool.data + static_cast<std::ptrdiff_t>(slot) * (pool.slot_stride == 0 ? HV * K * V : pool.slot_stride) +
+             head * K * V + (Layout == layout::key_major ? first_column : first_column * K)),
         key_dim(K),
         columns(columns_),
         stride(Layout == layout::key_major ? V : K) {}
+  /// In memory of its own, without gaps.
+  KDA_INLINE state_block(T* data_, std::ptrdiff_t K, std::ptrdiff_t columns_)
+      : data(data_), key_dim(K), columns(columns_), stride(Layout == layout::key_major ? columns_ : K) {}
 
   [[nodiscard]] KDA_INLINE std::ptrdiff_t rows() const { return Layout == layout::key_major ? key_dim : columns; }
   [[nodiscard]] KDA_INLINE std::ptrdiff_t row_size() const { return Layout == layout::key_major ? columns : key_dim; }

@@ -4,6 +4,7 @@
 #include "batch.hpp"
 #include "executor.hpp"
 #include "prologue.hpp"
+#include "sequence.hpp"
 #include "simd/fp_scope.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
@@ -13,14 +14,15 @@ struct call_scratch {
   detail::slot_entry* table;
   float* tasks;
 };
-KDA_INLINE call_scratch divide(const workspace& w, std::ptrdiff_t sequences) {
+KDA_INLINE call_scratch divide(const workspace& w, const sequences& s) {
   const auto aligned = [](std::uintptr_t p) KDA_INLINE_LAMBDA {
     constexpr std::uintptr_t to = detail::alignment;
     return (p + to - 1) / to * to;
   };
   const std::uintptr_t table = aligned(reinterpret_cast<std::uintptr_t>(w.data));
   const auto table_bytes =
-      static_cast<std::uintptr_t>(detail::slot_table_entries(sequences)) * sizeof(detail::slot_entry);
+      static_cast<std::uintptr_t>(detail::slot_table_entries(s.has_initial_state.shape[0] + kept_states(s))) *
+      sizeof(detail::slot_entry);
   return {reinterpret_cast<detail::slot_entry*>(table), reinterpret_cast<float*>(aligned(table + table_bytes))};
 }
 

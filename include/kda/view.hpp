@@ -11,7 +11,8 @@ namespace kda::inline v0 {
 /// `Rank`-dimensional view of elements that somebody else owns. Extents and strides are counted in elements; a stride
 /// may be larger than what lies inside it, so a column block of a wider matrix is a view like any other:
 ///
-///     auto q = kda::packed(projection, tokens, heads, 128).token_stride(projection_width);
+///     auto projection = kda::packed(data, tokens, width);
+///     auto q = projection.heads(0, heads, 128), k = projection.heads(heads * 128, heads, 128);
 template <class T, std::size_t Rank> struct view {
   T* data = nullptr;
   std::ptrdiff_t shape[Rank] = {};
@@ -31,6 +32,25 @@ template <class T, std::size_t Rank> struct view {
     view v = *this;
     v.stride[0] = elements;
     return v;
+  }
+
+  /// Elements [first, first + n) of dimension `Dimension`: `v.part<1>(a, n)` is heads a to a + n - 1 of [T, H, K].
+  template <std::size_t Dimension>
+  [[nodiscard]] KDA_INLINE constexpr view part(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    static_assert(Dimension < Rank, "kda::view::part: there is no such dimension");
+    view v = *this;
+    v.data += first * stride[Dimension];
+    v.shape[Dimension] = n;
+    return v;
+  }
+
+  /// Columns [first, first + heads * channels) of a matrix [T, width] as [T, heads, channels]: one tensor of a wide
+  /// projection.
+  [[nodiscard]] KDA_INLINE constexpr view<T, 3> heads(std::ptrdiff_t first, std::ptrdiff_t heads,
+                                                      std::ptrdiff_t channels) const requires(Rank == 2) {
+    return {.data = data + first * stride[1],
+            .shape = {shape[0], heads, channels},
+            .stride = {stride[0], channels * stride[1], stride[1]}};
   }
 
   /// A view to write through is a view to read through.

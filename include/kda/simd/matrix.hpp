@@ -20,8 +20,6 @@ inline constexpr int block_rows = 6, block_vectors = 2;
 inline constexpr int block_rows = 4, block_vectors = 2;
 #endif
 
-#define KDA_INLINE_LAMBDA __attribute__((always_inline))
-
 template <int N> using vectors = vec[static_cast<std::size_t>(N)];
 template <int Rows, int Vectors>
 using accumulators = vec[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Vectors)];

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer between its projections in one call, fused per tile of at most 16 tokens and one value head:
+//
+//   q, k, v  = act(conv(raw q, k, v))            rounded to the intermediate type, in scratch
+//   out      = delta rule(q, k, v, gate, beta)   rounded to the intermediate type, in scratch
+//   y        = norm(out, output gate)
+//
+// by the very functions that the calls of one stage use, on the same numbers: equal to the bit. The convolution's inputs
+// stay where they are until every tile has read them; then the windows are moved, as tasks of their own. So q/k heads
+// may serve several value heads, and it does not matter which task runs first.
+#pragma once
+#include "conv.hpp"
+#include "delta_rule.hpp"
+
+namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+/// Contiguous q/k heads of the value heads in `r`.
+template <class Map>
+KDA_INLINE head_range key_heads(const head_range& r, std::ptrdiff_t heads, std::ptrdiff_t value_heads) {
+  const std::ptrdiff_t count = heads_in(r, value_heads);
+  if (heads == value_heads) return {r.first, count};
+  if constexpr (std::is_same_v<Map, head_map::interleaved>)
+    return {r.first / (value_heads / heads), count / (value_heads / heads)};
+  else
+    return {0, heads};
+}
+
+/// The convolution's view of a step: where the channels of each tensor begin, and the pool.
+template <class Spec> struct step_channels {
+  using t = detail::traits<Spec>;
+  using T = typename t::io::qkv;
+  conv_pool<T> pool;
+  std::ptrdiff_t k, v;  // first channel of k and of v; q begins at 0
+
+  KDA_INLINE explicit step_channels(const step_args<Spec>& a)
+      : pool(a.conv_states), k(a.q.shape[1] * a.q.shape[2]), v(2 * k) {
+    pool = spelt_out<t::conv::order>(pool, v + a.v.shape[1] * a.v.shape[2], a.conv_weight.shape[1]);
+  }
+};
+
+/// Rows of one value head from raw projections, and its outputs through the norm.
+template <class Spec> class step_source {
+  using t = detail::traits<Spec>;
+  using raw = typename t::io::qkv;
+  using stage_qkv = typename t::stage::qkv;
+  using stage_out = typename t::stage::out;
+  using windows = sequence_windows<t::conv::order, raw>;
+
+ public:
+  KDA_INLINE step_source(const step_args<Spec>& args, const step_channels<Spec>& channels,
+                         const head_prologue<Spec>& prologue, const sequence& s, arena& scratch)
+      : args_(args),
+        prologue_(prologue),
+        s_(s),
+        K_(args.q.shape[2]),
+        V_(args.v.shape[2]),
+        key_stride_(detail::round_up(K_, 16)),
+        value_stride_(detail::round_up(V_, 16)),
+        taps_(make_conv_taps(scratch, 2 * key_stride_ + value_stride_)) {
+    const std::ptrdiff_t q = prologue.q_head * K_, k = channels.k + q, v = channels.v + prologue.head * V_;
+    load_taps(taps_, 0, args.conv_weight, args.conv_bias, q, K_);
+    load_taps(taps_, key_stride_, args.conv_weight, args.conv_bias, k, K_);
+    load_taps(taps_, 2 * key_stride_, args.conv_weight, args.conv_bias, v, V_);
+    const windows w(channels.pool, args.sequences, s, taps_.width);
+    before_q_ = w.before(q), before_k_ = w.before(k), before_v_ = w.before(v);
+    q_ = rows<stage_qkv>(scratch, key_stride_);
+    k_ = rows<stage_qkv>(scratch, key_stride_);
+    v_ = rows<stage_qkv>(scratch, value_stride_);
+    out_ = rows<stage_out>(scratch, value_stride_);
+  }
+
+  KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
+    const std::ptrdiff_t begin = first - s_.first, end = begin + n;
+    convolve<t::conv::act>(args_.q.at(s_.first, prologue_.q_head), args_.q.stride[0], taps_, 0, q_, key_stride_, begin,
+                           end, K_, before_q_);
+    convolve<t::conv::act>(args_.k.at(s_.first, prologue_.q_head), args_.k.stride[0], taps_, key_stride_, k_,
+                           key_stride_, begin, end, K_, before_k_);
+    convolve<t::conv::act>(args_.v.at(s_.first, prologue_.head), args_.v.stride[0], taps_, 2 * key_stride_, v_,
+                           value_stride_, begin, end, V_, before_v_);
+    prologue_.fill(first, n, {q_, key_stride_}, {k_, key_stride_}, {v_, value_stride_}, tile);
+  }
+
+  KDA_INLINE void emit(std::ptrdiff_t first, std::ptrdiff_t n, const float* out, std::ptrdiff_t stride) const {
+    if (args_.y.data == nullptr) return;
+    for (std::ptrdiff_t i = 0; i < n; ++i) {
+      store_row(out_, out + i * stride, V_);
+      norm_row<t::norm::act, t::norm::order>(out_, args_.output_gate.at(first + i, prologue_.head),
+                                             args_.norm_weight.data, args_.norm_eps.value, V_,
+                                             args_.y.at(first + i, prologue_.head));
+    }
+  }
+
+ private:
+  template <class T> KDA_INLINE static T* rows(arena& scratch, std::ptrdiff_t stride) {
+    return reinterpret_cast<T*>(scratch.take(chunk_tokens * stride));
+  }
+
+  const step_args<Spec>& args_;
+  const head_prologue<Spec>& prologue_;
+  const sequence& s_;
+  std::ptrdiff_t K_, V_, key_stride_, value_stride_;
+  conv_taps taps_;
+  conv_window<const raw> before_q_{}, before_k_{}, before_v_{};
+  stage_qkv *q_, *k_, *v_;
+  stage_out* out_;
+};
+
+/// The arguments of the delta rule within a step; q, k, v and out are in scratch, only their extents count.
+template <class Spec> KDA_INLINE delta_rule_args<Spec> core_args(const step_args<Spec>& a) {
+  return {.q = {.shape = {a.q.shape[0], a.q.shape[1], a.q.shape[2]}},
+          .v = {.shape = {a.v.shape[0], a.v.shape[1], a.v.shape[2]}},
+          .gate = a.gate,
+          .beta = a.beta,
+          .gate_params = a.gate_params,
+          .scale = a.scale,
+          .heads = a.heads,
+          .sequences = a.sequences,
+          .states = a.states};
+}
+
+/// The tiles of a step: task i is (sequence, value head).
+template <class Spec> class step_tasks {
+ public:
+  KDA_INLINE explicit step_tasks(const step_args<Spec>& args)
+      : args_(args), core_(core_args(args)), channels_(args), heads_(heads_in(args.heads, args.v.shape[1])) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.modes.shape[0] * heads_; }
+
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
+    const sequence s = sequence_at(args_.sequences, i / heads_, args_.states.first_slot);
+    const std::ptrdiff_t head = args_.heads.first + i % heads_, V = args_.v.shape[2];
+    if (s.padding) {
+      write_zeros(args_.y, s, head, 0, V);
+      return;
+    }
+    tile tile = make_tile(scratch, args_.q.shape[2], V);
+    const head_prologue<Spec> prologue(core_, head, 0);
+    const step_source<Spec> source(args_, channels_, prologue, s, scratch);
+    const head_walk<Spec> walk(core_, s, head, 0, V);
+    if (*args_.modes.at(s.index) == mode::decode)
+      walk.decode(source, tile, scratch);
+    else
+      walk.prefill(source, tile, scratch);
+  }
+
+ private:
+  const step_args<Spec>& args_;
+  const delta_rule_args<Spec> core_;
+  const step_channels<Spec> channels_;
+  std::ptrdiff_t heads_;
+};
+
+/// The windows of a step, once all tiles are done: task i is (sequence, head of q, k or v).
+template <class Spec> class step_window_tasks {
+  using t = detail::traits<Spec>;
+
+ public:
+  KDA_INLINE explicit step_window_tasks(const step_args<Spec>& args)
+      : args_(args),
+        channels_(args),
+        key_(key_heads<typename t::head_map>(args.heads, args.q.shape[1], args.v.shape[1])),
+        values_(heads_in(args.heads, args.v.shape[1])) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.modes.shape[0] * (2 * key_.count + values_); }
+
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena) const {
+    const std::ptrdiff_t heads = 2 * key_.count + values_, part = i % heads;
+    const sequence s = sequence_at(args_.sequences, i / heads, args_.states.first_slot);
+    if (s.padding) return;
+    if (part < key_.count)
+      store(s, args_.q, key_.first + part, 0);
+    else if (part < 2 * key_.count)
+      store(s, args_.k, key_.first + part - key_.count, channels_.k);
+    else
+      store(s, args_.v, args_.heads.first + part - 2 * key_.count, channels_.v);
+  }
+
+ private:
+  KDA_INLINE void store(const sequence& s, const view<const typename t::io::qkv, 3>& x, std::ptrdiff_t head,
+                        std::ptrdiff_t first_channel) const {
+    const sequence_windows<t::conv::order, typename t::io::qkv> windows(channels_.pool, args_.sequences, s,
+                                                                        args_.conv_weight.shape[1]);
+    windows.store(s.tokens == 0 ? nullptr : x.at(s.first, head), x.stride[0], first_channel + head * x.shape[2],
+                  x.shape[2]);
+  }
+
+  const step_args<Spec>& args_;
+  const step_channels<Spec> channels_;
+  const head_range key_;
+  std::ptrdiff_t values_;
+};
+
+}  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE
