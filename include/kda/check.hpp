@@ -202,9 +202,8 @@ class checker {
   KDA_NOINLINE void workspace_for(const workspace& w, const executor& e, std::ptrdiff_t sequences,
                                   std::ptrdiff_t kept_states) {
     require(w.data != nullptr, error::null_pointer, "workspace");
-    const std::ptrdiff_t one = workspace_bytes({.sequences = sequences, .kept_states = kept_states, .concurrency = 1});
-    require(w.bytes >= one && (e.concurrency <= 1 || e.concurrency - 1 <= (w.bytes - one) / detail::task_bytes),
-            error::workspace_too_small, "workspace");
+    const workspace_limits limits{.sequences = sequences, .kept_states = kept_states, .concurrency = e.concurrency};
+    require(w.bytes >= workspace_bytes(limits), error::workspace_too_small, "workspace");
   }
 
   /// Lists of the batch; tokens: T of the tensors. Returns N, or 0 after a refusal.
