@@ -87,10 +87,11 @@ try_fault() {
   printf '%s' "${text%.}" > "$tree/${files[i]}"
 
   [ "${bys[i]}" != golden ] || program=kda_golden_test
-  case ${rebuilds[i]} in # of the compilations those of the ISA's kernels, or all; all links
+  case ${rebuilds[i]} in # of the compilations those of the ISA's kernels, all, or one of a test; all links
     kernels) wanted='!/ -c / || / -DKDA_TARGET_'${isas[i]^^}'=1 /' ;;
     all) wanted=1 ;;
-    *) verdict BAD "rebuild: kernels or all"; return 1 ;;
+    *.cpp) wanted='!/ -c / || /\/'${rebuilds[i]%.cpp}'\.cpp$/' ;;
+    *) verdict BAD "rebuild: kernels, all or a file of tests/"; return 1 ;;
   esac
   if ! { echo "set -e"; ninja -C "$pristine/build" -t commands "$program" | awk "$wanted" | sed "s|$pristine|$tree|g"; } > "$tree/commands" ||
     ! (cd "$tree/build" && bash "$tree/commands") > "$tree/log" 2>&1; then
