@@ -93,11 +93,11 @@ template <class Spec> std::vector<unsigned char> saved(const kda::saved_state_ar
 template <class Spec> struct saved_sequence {
   decoded<Spec> x{6};
   std::vector<unsigned char> buffer;
+  decoded<Spec> before;
 
-  saved_sequence() : buffer((x.run(0, 6, 2), saved(x.args(2), 6))) {}
+  saved_sequence() : buffer((x.run(0, 6, 2), saved(x.args(2), 6))), before(x) {}
   /// The argument that is named when this buffer is refused; empty if it is taken, or if anything was written.
   std::string refusal(const unsigned char* from, testing::index bytes, error expected) {
-    const decoded<Spec> before = x;
     std::int64_t position = -77;
     const kda::status s = kda::restore_state(x.args(1), position, from, bytes);
     return s || s.what != expected || position != -77 || !x.same_pools_but({}, before) ? "" : s.argument;
@@ -229,7 +229,6 @@ TEST_CASE("a saved state is laid out as documented, checksum included", "[saved]
 TEMPLATE_TEST_CASE("each damaged byte of a saved state is noticed", "[saved]", specs::kda_given_key,
                    specs::kda_bf16_value, specs::kda_bounded, specs::qwen) {
   saved_sequence<TestType> s;
-  CHECK(s.refusal(s.buffer).empty());
   struct field {
     testing::index end;
     const char* name;
@@ -241,7 +240,8 @@ TEMPLATE_TEST_CASE("each damaged byte of a saved state is noticed", "[saved]", s
   const field* f = fields;
   for (testing::index i = 0; i < header_bytes; ++i) {
     while (i >= f->end) ++f;
-    for (const int change : {1, 2, 4, 8, 16, 32, 64, 128, 255}) {
+    for (const int change :
+         emulated() ? std::vector{1 << static_cast<int>(i) % 8, 255} : std::vector{1, 2, 4, 8, 16, 32, 64, 128, 255}) {
       CAPTURE(i, change);
       auto damaged = s.buffer;
       damaged[size(i)] = static_cast<unsigned char>(damaged[size(i)] ^ change);
@@ -276,6 +276,7 @@ TEMPLATE_TEST_CASE("each damaged byte of a saved state is noticed", "[saved]", s
   std::fill(damaged.begin() + header_bytes, damaged.end(), static_cast<unsigned char>(0));
   CHECK(s.refusal(damaged) == "buffer.checksum");
   CHECK(s.refusal(std::vector<unsigned char>(s.buffer.size())) == "buffer.magic");
+  CHECK(s.refusal(s.buffer).empty());
 }
 
 TEMPLATE_TEST_CASE("a saved state that is cut short anywhere is refused", "[saved]", specs::kda_given_key,
@@ -358,7 +359,6 @@ template <class Spec> class mistakes {
     auto a = s_.x.args(1);
     change(a);
     auto to = s_.buffer;
-    const decoded<Spec> before = s_.x;
     for (const bool saves : {true, false}) {
       CAPTURE(saves);
       std::int64_t position = -77;
@@ -369,7 +369,7 @@ template <class Spec> class mistakes {
       CHECK(answer.argument == argument);
       CHECK(to == s_.buffer);
       CHECK(position == -77);
-      CHECK(s_.x.same_pools_but({}, before));
+      CHECK(s_.x.same_pools_but({}, s_.before));
     }
   }
 
@@ -422,7 +422,6 @@ TEMPLATE_TEST_CASE("mistakes in the arguments of a saved state are refused by na
 TEMPLATE_TEST_CASE("what a saved state is written to shares no memory with what it is read from", "[saved]",
                    specs::kda_given_key, specs::kda_bounded, specs::gdn_softplus) {
   saved_sequence<TestType> s;
-  const auto before = s.x;
   const auto refused = [&](const auto& a, void* buffer, const char* argument) {
     std::int64_t position = -77;
     for (const kda::status answer : {kda::save_state(a, 1, buffer, std::ssize(s.buffer)),
@@ -431,7 +430,7 @@ TEMPLATE_TEST_CASE("what a saved state is written to shares no memory with what 
       CHECK(answer.argument == std::string(argument));
     }
     CHECK(position == -77);
-    CHECK(s.x.same_pools_but({}, before));
+    CHECK(s.x.same_pools_but({}, s.before));
   };
   auto a = s.x.args(3);
   auto* const cells = reinterpret_cast<char*>(a.states.data);
