@@ -2,6 +2,7 @@
 // A batch as a serving engine has it: sequences packed one behind the other, each with slots in a pool of states.
 #pragma once
 #include "config.hpp"
+#include "spec.hpp"
 #include "view.hpp"
 
 #include <cstddef>
@@ -135,6 +136,31 @@ template <class T> struct conv_pool {
   std::ptrdiff_t stride = 0;  ///< column_stride or channel_stride, by layout
   std::int64_t first_slot = 0;
 };
+
+/// a b and a + b of extents and strides, which may be whatever a caller claims: held at the largest number, never
+/// wrapped.
+KDA_INLINE constexpr std::ptrdiff_t times(std::ptrdiff_t a, std::ptrdiff_t b) {
+  std::ptrdiff_t c = 0;
+  return __builtin_mul_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
+}
+KDA_INLINE constexpr std::ptrdiff_t plus(std::ptrdiff_t a, std::ptrdiff_t b) {
+  std::ptrdiff_t c = 0;
+  return __builtin_add_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
+}
+
+/// Elements from one slot to the next.
+template <class T> KDA_INLINE constexpr std::ptrdiff_t slot_stride(const state_pool<T>& p, std::ptrdiff_t elements) {
+  return p.slot_stride == 0 ? elements : p.slot_stride;
+}
+/// A pool whose zeros have been replaced by what they stand for.
+template <conv_state Order, class T>
+KDA_INLINE constexpr conv_pool<T> spelt_out(conv_pool<T> p, std::ptrdiff_t channels, std::ptrdiff_t taps) {
+  constexpr bool channel_major = Order == conv_state::channel_major;
+  if (p.columns == 0) p.columns = taps - 1;
+  if (p.stride == 0) p.stride = channel_major ? p.columns : channels;
+  if (p.slot_stride == 0) p.slot_stride = times(channel_major ? channels : p.columns, p.stride);
+  return p;
+}
 
 /// Upper limits of the calls that a workspace must serve.
 struct workspace_limits {

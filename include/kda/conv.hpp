@@ -127,16 +127,6 @@ KDA_NOINLINE void advance_window(const T* x, std::ptrdiff_t x_stride, std::ptrdi
   }
 }
 
-/// A pool whose zeros have been replaced by what they stand for.
-template <conv_state Order, class T>
-KDA_INLINE conv_pool<T> spelt_out(conv_pool<T> p, std::ptrdiff_t channels, std::ptrdiff_t taps) {
-  constexpr bool channel_major = Order == conv_state::channel_major;
-  if (p.columns == 0) p.columns = taps - 1;
-  if (p.stride == 0) p.stride = channel_major ? p.columns : channels;
-  if (p.slot_stride == 0) p.slot_stride = (channel_major ? channels : p.columns) * p.stride;
-  return p;
-}
-
 /// The windows of one sequence in a pool.
 template <conv_state Order, class T> class sequence_windows {
  public:
