@@ -42,9 +42,6 @@ enum class speculating {
   frozen,   ///< drafts leave the state alone; a second call commits those that were right
 };
 
-/// Tokens that are drafted at most, besides the one that is known.
-inline constexpr index most_drafts = 4;
-
 struct request {
   index id = 0;
   index prompt = 0, total = 0;  ///< tokens of the prompt; with those that follow

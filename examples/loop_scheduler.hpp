@@ -58,6 +58,7 @@ class scheduler {
       admit();
       plan();
       call();
+      pools_.check_ends();
       done += settle();
     }
     cache_.clear();
@@ -149,8 +150,8 @@ class scheduler {
         w.entry.tokens = w.right = 1 + random_.below(std::min(r->emitted - r->position, index{32}));
       else
         plan_decode(*r, w);
-      if (w.entry.tokens == 0 && w.entry.load != w.entry.store) r->position = 0;  // a hit, but no budget: next time
-      if (w.entry.tokens == 0 && (r->position == 0 || random_.one_in(2))) continue;
+      const bool copies = w.entry.load != w.entry.store;  // without tokens too: then the state alone
+      if (w.entry.tokens == 0 && !copies && (r->position == 0 || random_.one_in(2))) continue;
       w.entry.length = w.entry.tokens;
       plan_checkpoints(*r, w);
       work_.push_back(std::move(w));
@@ -344,7 +345,7 @@ class scheduler {
   }
 
   void take_outputs(request& r, const work& w) {
-    if (w.entry.has_initial_state && w.entry.load != w.entry.store && w.right > 0) {
+    if (w.entry.load != w.entry.store) {
       ++counts_.cache_hits;
       counts_.cached_tokens += w.entry.position;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two pools of an engine, recurrent states and convolution windows, and who has which slot. A free slot holds NaN
-// bytes, from the start and again after each owner: whoever reads it, or writes to it, is found out.
+// bytes, from the start and again after each owner: whoever reads it, or writes to it, is found out. One more slot at
+// either end is never given out.
 #pragma once
 #include "loop_kernels.hpp"
 #include "tensor.hpp"
@@ -13,6 +14,9 @@
 
 namespace engine {
 
+/// Tokens that are drafted at most, besides the one that is known.
+inline constexpr index most_drafts = 4;
+
 /// A sequence's state: its slot, and where its convolution window begins.
 struct place {
   std::int32_t state, window;
@@ -22,18 +26,17 @@ struct place {
 class slot_pools {
  public:
   /// Windows longer than the convolution needs: drafts of speculating::rolling share one.
-  static constexpr index columns = shape::W - 2 + 5;
+  static constexpr index columns = shape::W - 2 + most_drafts + 1;
   /// Where a window begins that is not shared: with what came last.
   static constexpr index last_window = columns - (shape::W - 1);
 
   explicit slot_pools(index slots)
-      : slots_(slots), states_(bytes(slots * state_stride)), windows_(bytes(slots * window_stride)) {
+      : slots_(slots), states_(bytes((slots + 2) * state_stride)), windows_(bytes((slots + 2) * window_stride)) {
     poison(states_.data(), std::ssize(states_) * 4);
     poison(windows_.data(), std::ssize(windows_) * 2);
     for (index s = slots; s-- > 0;) free_.push_back(static_cast<std::int32_t>(s));
   }
 
-  [[nodiscard]] index size() const { return slots_; }
   [[nodiscard]] index free() const { return std::ssize(free_); }
 
   /// The slot that became free last, or -1.
@@ -41,14 +44,19 @@ class slot_pools {
     if (free_.empty()) return -1;
     const std::int32_t s = free_.back();
     free_.pop_back();
-    if (!is_poisoned(state(s), state_stride * 4) || !is_poisoned(window(s), window_stride * 2))
-      throw std::runtime_error("slot " + std::to_string(s) + " was written while it was free");
+    check_free(s);
     return s;
   }
   void give_back(std::int32_t s) {
     poison(state(s), state_stride * 4);
     poison(window(s), window_stride * 2);
     free_.push_back(s);
+  }
+
+  /// Nobody has written before or behind the pools.
+  void check_ends() const {
+    check_free(-1);
+    check_free(slots_);
   }
 
   /// A sequence's state as bytes, and back into a slot of these or other pools.
@@ -64,10 +72,10 @@ class slot_pools {
   }
 
   [[nodiscard]] kda::state_pool<float> states() {
-    return {.data = states_.data(), .slots = slots_, .slot_stride = state_stride};
+    return {.data = state(0), .slots = slots_, .slot_stride = state_stride};
   }
   [[nodiscard]] kda::conv_pool<kda::bf16> windows() {
-    return {.data = windows_.data(), .slots = slots_, .slot_stride = window_stride, .columns = columns};
+    return {.data = window(0), .slots = slots_, .slot_stride = window_stride, .columns = columns};
   }
 
  private:
@@ -81,10 +89,14 @@ class slot_pools {
     const auto* x = static_cast<const unsigned char*>(p);
     return x[0] == 0xff && std::memcmp(x, x + 1, bytes(n - 1)) == 0;
   }
-  [[nodiscard]] float* state(index s) { return states_.data() + s * state_stride; }
-  [[nodiscard]] const float* state(index s) const { return states_.data() + s * state_stride; }
-  [[nodiscard]] kda::bf16* window(index s) { return windows_.data() + s * window_stride; }
-  [[nodiscard]] const kda::bf16* window(index s) const { return windows_.data() + s * window_stride; }
+  void check_free(index s) const {
+    if (!is_poisoned(state(s), state_stride * 4) || !is_poisoned(window(s), window_stride * 2))
+      throw std::runtime_error("slot " + std::to_string(s) + " was written while it was free");
+  }
+  [[nodiscard]] float* state(index s) { return states_.data() + (s + 1) * state_stride; }
+  [[nodiscard]] const float* state(index s) const { return states_.data() + (s + 1) * state_stride; }
+  [[nodiscard]] kda::bf16* window(index s) { return windows_.data() + (s + 1) * window_stride; }
+  [[nodiscard]] const kda::bf16* window(index s) const { return windows_.data() + (s + 1) * window_stride; }
 
   index slots_;
   std::vector<float> states_;
