@@ -142,3 +142,54 @@ TEMPLATE_TEST_CASE("zeros in a pool's description stand for a pool without gaps"
   for (std::int64_t n = 0; n < 4; ++n) append(want, plain.states.slot(n));
   CHECK(same_bits(dense, want));
 }
+
+TEMPLATE_TEST_CASE("masked tokens in front of a prompt leave no trace", "[lengths]", decode_call<specs::kda_given_key>,
+                   prefill_call<specs::kda_given_key>, decode_call<specs::gdn_given_value>,
+                   prefill_call<specs::gdn_given_value>, decode_call<specs::kda_bf16_key>,
+                   prefill_call<specs::kda_bf16_key>) {
+  // A mask is beta = 0 and a log decay of 0, whatever q, k and v hold. On the grid prefill keeps its bits too.
+  using state = typename decltype(TestType::pool::cells)::value_type;
+  for (const testing::index masked : {1, 5, 16, 32})
+    for (const bool is_fresh : {false, true}) {
+      const testing::index tokens = 21;
+      const sequence s{masked + tokens, 41, 0, 1, !is_fresh};
+      const auto before = TestType::pool_of(2, 7);
+      TestType x({s}, before);
+      for (auto* tensor : {&x.tensors.gate, &x.tensors.beta}) {
+        const testing::index row = std::ssize(*tensor) / s.tokens;
+        std::fill_n(tensor->begin(), masked * row, 0.f);
+      }
+      x.run();
+      TestType want({s}, before);
+      want.lists.offsets = {masked, s.tokens};
+      want.run();
+      const std::vector out(x.out.begin() + masked * x.row, x.out.end());
+      CAPTURE(masked, is_fresh);
+      const bool chunked = std::is_same_v<TestType, prefill_call<typename TestType::spec>>;
+      if (!chunked || masked % kda::chunk_tokens == 0) {
+        CHECK(same_bits(out, want.rows(0)));
+        CHECK(same_bits(x.states.slot(1), want.states.slot(1)));
+      } else {
+        CHECK(relative_error(out, widened(want.rows(0))) <= 2 * ordinary_bound);
+        CHECK(relative_error(x.states.slot(1), widened(want.states.slot(1))) <=
+              (std::is_same_v<state, kda::bf16> ? 0x1p-8 : 2 * ordinary_bound));
+      }
+    }
+}
+
+TEMPLATE_TEST_CASE("masked inputs of a convolution in front of a prompt leave no trace", "[lengths]",
+                   conv_call<specs::kda_bounded>, conv_call<specs::gdn_softplus>, conv_call<specs::glm>,
+                   conv_call<specs::qwen>) {
+  for (const testing::index masked : {1, 2, 3, 7})
+    for (const testing::index tokens : {1, 2, 6}) {
+      const sequence s = fresh(masked + tokens, 42, 0);
+      TestType x({s}, TestType::pool_of(1, 8)), want = x;
+      std::fill_n(x.x.begin(), masked * x.row, typename TestType::type{});
+      x.run();
+      want.lists.offsets = {masked, s.tokens};
+      want.run();
+      CAPTURE(masked, tokens);
+      CHECK(same_bits(std::vector(x.out.begin() + masked * x.row, x.out.end()), want.rows(0)));
+      CHECK(same_bits(x.states.cells, want.states.cells));
+    }
+}
