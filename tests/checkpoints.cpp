@@ -2,8 +2,8 @@
 // Checkpoints, states that a call keeps on its way: each is what a prompt that ends there leaves, bit for bit, counted
 // from the start of the whole prompt; promised slots are all written, other slots are not, and taking one changes no
 // other bit.
-#include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+#include "support/step.hpp"
 
 using namespace testing;
 
@@ -248,4 +248,38 @@ TEMPLATE_TEST_CASE("checkpoints that no token reaches, or in slots that are take
   frozen.lists.keep({{{31, 4}}, {}, {}});
   frozen.lists.freeze({true, false, false});
   CHECK(std::string(frozen.try_run().argument) == begin);
+}
+
+TEMPLATE_TEST_CASE("a step keeps both states of a checkpoint, and its other bits", "[checkpoints]", KDA_TEST_STEPS) {
+  using call = step_call<TestType>;
+  const std::vector<sequence> batch{
+      {37, 91, 0, 1, true, 5}, fresh(20, 92, 2), continued(9, 93, 3), continued(3, 94, -1)};
+  const std::vector<std::vector<kept>> states{
+      {{7, 4}, {16, 0}, {21, 5}, {42, 6}}, {{2, 7}, {16, 8}}, {{9, 9}}, {{1, 10}}};
+  for (const kda::mode of_second : {kda::mode::prefill, kda::mode::decode}) {
+    const std::vector<kda::mode> modes{kda::mode::prefill, of_second, kda::mode::decode, kda::mode::decode};
+    call x(batch, modes, call::states_of(11, 14), call::windows_of(11, 15)), plain = x;
+    const call before = x;
+    plain.run();
+    x.lists.keep(states);
+    x.run();
+    CHECK(same_bits(x.y, plain.y));
+    for (std::size_t n = 0; n < 3; ++n) {
+      CHECK(same_bits(x.states.slot(batch[n].store), plain.states.slot(batch[n].store)));
+      CHECK(same_bits(x.conv_states.slot(batch[n].store), plain.conv_states.slot(batch[n].store)));
+      for (const kept& k : states[n]) {
+        sequence s = batch[n];
+        s.store = k.slot;
+        call prefix({s}, {modes[n]}, before.states, before.conv_states);
+        prefix.lists.offsets = {0, k.position - s.position};
+        prefix.run();
+        CAPTURE(n, k.position, of_second == kda::mode::decode);
+        CHECK(same_bits(x.states.slot(k.slot), prefix.states.slot(k.slot)));
+        CHECK(same_bits(x.conv_states.slot(k.slot), prefix.conv_states.slot(k.slot)));
+      }
+    }
+    const std::vector<std::int64_t> written{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    CHECK(x.states.same_but(written, before.states));
+    CHECK(x.conv_states.same_but(written, before.conv_states));
+  }
 }

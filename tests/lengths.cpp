@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches as padded [B, T, ...] tensors, lists that are columns of an engine's tables or are left out, pools described by
 // zeros: the results of packed batches that say everything.
-#include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+#include "support/step.hpp"
 
 using namespace testing;
 
@@ -192,4 +192,41 @@ TEMPLATE_TEST_CASE("masked inputs of a convolution in front of a prompt leave no
       CHECK(same_bits(std::vector(x.out.begin() + masked * x.row, x.out.end()), want.rows(0)));
       CHECK(same_bits(x.states.cells, want.states.cells));
     }
+}
+
+TEMPLATE_TEST_CASE("a step reads and writes only the tokens within their lengths", "[lengths]", KDA_TEST_STEPS) {
+  using call = step_call<TestType>;
+  const std::vector<kda::mode> modes{kda::mode::prefill, kda::mode::decode, kda::mode::prefill,
+                                     kda::mode::decode,  kda::mode::decode, kda::mode::prefill};
+  call x(rows, modes, call::states_of(7, 9), call::windows_of(7, 10));
+  const call before = x;
+  x.lists.lengths = lengths;
+  for (std::size_t n = 0; n < rows.size(); ++n) {
+    const auto poison = [&](auto& tensor) {
+      const std::size_t row = tensor.size() / size(x.tokens);
+      put_nan(tensor, size(x.lists.offsets[n] + lengths[n]) * row, size(longest - lengths[n]) * row);
+    };
+    poison(x.projection), poison(x.output_gate), poison(x.tensors.gate), poison(x.tensors.beta);
+  }
+  auto args = x.args();
+  args.sequences.offsets = row_offsets;
+  throw_unless(call::function()(args, scratch(6)));
+  const testing::index row = x.g.HV * x.g.V;
+  for (std::size_t n = 0; n < rows.size(); ++n) {
+    CAPTURE(n);
+    std::vector<typename call::out_type> want(size(longest * row));
+    fill_bytes(want, canary_bytes);
+    if (rows[n].store < 0) {
+      std::fill_n(want.begin(), lengths[n] * row, typename call::out_type{});
+    } else {
+      call solo({rows[n]}, {modes[n]}, before.states, before.conv_states);
+      solo.lists.offsets = {0, lengths[n]};
+      solo.run();
+      std::copy_n(solo.y.begin(), lengths[n] * row, want.begin());
+      CHECK(same_bits(x.states.slot(rows[n].store), solo.states.slot(rows[n].store)));
+      CHECK(same_bits(x.conv_states.slot(rows[n].store), solo.conv_states.slot(rows[n].store)));
+    }
+    const auto first = x.y.begin() + x.lists.offsets[n] * row;
+    CHECK(same_bits(std::vector(first, first + longest * row), want));
+  }
 }

@@ -2,8 +2,8 @@
 // Speculative decoding, both ways. A call that keeps the state after each token, so that the next one goes on from
 // whichever was accepted; and a frozen call that keeps nothing, with a later one for the accepted tokens. Whatever is
 // accepted, outputs and states are those of decoding the accepted tokens one by one, bit for bit.
-#include "support/batches.hpp"
 #include "support/kda_catch.hpp"
+#include "support/step.hpp"
 
 using namespace testing;
 
@@ -516,4 +516,61 @@ TEMPLATE_TEST_CASE("rolling windows must fit their slot, and only their slot is 
   CHECK(answer(2, 2, {0, 1}, true, {continued(1, 132, 0)}) == conflict);
   CHECK(answer(0, 2, {0, 1}, false, {continued(1, 132, 0)}) == conflict);
   CHECK(answer(2, 2, {0, 1}, true, {continued(1, 132, 2)}) == "accepted");
+}
+
+TEMPLATE_TEST_CASE("a step speculates as its parts do, in both kinds of state", "[speculation]", KDA_TEST_STEPS) {
+  using call = step_call<TestType>;
+  const std::vector<sequence> batch{{4, 141, 0, -5, true},   {4, 142, -5, -5, true}, {3, 143, 1, 2, true},
+                                    {2, 144, -5, -5, false}, {0, 145, -5, -5, true}, {3, 146, -1, -5, true}};
+  const std::vector<std::int64_t> accepted{0, 3, -1, 4, 2, 0};
+  const std::vector<std::vector<std::int64_t>> rows{{3, 4, 5, 6}, {7, 8, 9, 10}, {}, {11, 12, 13, 14}, {15, 16}, {17}};
+  const std::vector<kda::mode> modes(6, kda::mode::decode);
+  for (const bool rolling : {false, true})
+    for (const bool frozen : {false, true}) {
+      call x(batch, modes, call::states_of(20, 16), call::windows_of(20, 17, call::usual, 8));
+      x.lists.speculate(accepted, rows);
+      x.lists.rolling = rolling;
+      if (frozen) x.lists.freeze(flags{true, true, false, true, false, true});
+      const call before = x;
+      call parts = x;
+      x.run();
+      call::run_parts(parts.args(), scratch(6, 1, parts.lists.kept_states()));
+      CAPTURE(rolling, frozen);
+      CHECK(same_bits(x, parts));
+      if (frozen) {
+        CHECK(x.states.same_but({2}, before.states));
+        CHECK(x.conv_states.same_but({2}, before.conv_states));
+      }
+    }
+}
+
+TEMPLATE_TEST_CASE("a frozen step is committed later, as far as it was accepted", "[speculation]", KDA_TEST_STEPS) {
+  using call = step_call<TestType>;
+  std::vector<sequence> batch;
+  std::vector<std::int64_t> accepted;
+  for (std::int64_t a = 0; a <= 4; ++a)
+    batch.push_back({4, 151 + size(a), a, a == 2 ? 5 : a, a != 3}), accepted.push_back(a);
+  const std::vector<kda::mode> modes(5, kda::mode::decode);
+  call x(batch, modes, call::states_of(6, 18), call::windows_of(6, 19));
+  const call before = x;
+  x.lists.freeze(flags(5, true));
+  x.run();
+  CHECK(x.states.same_but({}, before.states));
+  CHECK(x.conv_states.same_but({}, before.conv_states));
+  call stored = before;
+  stored.run();
+  CHECK(same_bits(x.y, stored.y));
+  x.lists.frozen.reset();
+  x.lists.lengths = accepted;
+  auto a = x.args();
+  a.y = {}, a.output_gate = {}, a.norm_weight = {};
+  throw_unless(call::function()(a, scratch(5)));
+  for (std::size_t n = 0; n < 5; ++n) {
+    call serial({batch[n]}, {kda::mode::decode}, before.states, before.conv_states);
+    serial.lists.offsets = {0, accepted[n]};
+    serial.run();
+    CAPTURE(n);
+    CHECK(same_bits(x.states.slot(batch[n].store), serial.states.slot(batch[n].store)));
+    CHECK(same_bits(x.conv_states.slot(batch[n].store), serial.conv_states.slot(batch[n].store)));
+  }
 }

@@ -151,31 +151,27 @@ KDA_INLINE std::ptrdiff_t heads_in(const head_range& r, std::ptrdiff_t all) {
   return r.count == 0 ? all - r.first : r.count;
 }
 
-/// One call of prefill or decode: task i is (sequence, value head, block of value columns).
+/// One call of prefill or decode.
 template <class Spec, mode Mode> class delta_rule_tasks {
  public:
-  KDA_INLINE explicit delta_rule_tasks(const delta_rule_args<Spec>& args)
+  KDA_INLINE delta_rule_tasks(const delta_rule_args<Spec>& args, const detail::slot_entry* order, const executor& e)
       : args_(args),
-        heads_(heads_in(args.heads, args.v.shape[1])),
-        blocks_((args.v.shape[2] + detail::max_value_columns - 1) / detail::max_value_columns) {}
+        grid_(make_head_grid(args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]),
+                             args.v.shape[2], e, true)) {}
 
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const {
-    return args_.sequences.has_initial_state.shape[0] * heads_ * blocks_;
-  }
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
 
   KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
-    const sequence s = sequence_at(args_.sequences, i / (heads_ * blocks_), args_.states.first_slot);
-    const std::ptrdiff_t head = args_.heads.first + i / blocks_ % heads_;
-    const std::ptrdiff_t column = i % blocks_ * detail::max_value_columns, rest = args_.v.shape[2] - column;
-    const std::ptrdiff_t columns = rest < detail::max_value_columns ? rest : detail::max_value_columns;
+    const head_grid::place at = grid_.at(i);
+    const sequence s = sequence_at(args_.sequences, at.sequence, args_.states.first_slot);
     if (s.padding) {
-      write_zeros(args_.out, s, head, column, columns);
+      write_zeros(args_.out, s, at.head, at.column, at.columns);
       return;
     }
-    tile tile = make_tile(scratch, args_.q.shape[2], columns);
-    const head_prologue<Spec> prologue(args_, head, column);
-    const head_walk<Spec> walk(args_, s, head, column, columns);
-    const tensor_source<Spec> source{prologue, columns};
+    tile tile = make_tile(scratch, args_.q.shape[2], at.columns);
+    const head_prologue<Spec> prologue(args_, at.head, at.column);
+    const head_walk<Spec> walk(args_, s, at.head, at.column, at.columns);
+    const tensor_source<Spec> source{prologue, at.columns};
     if constexpr (Mode == mode::decode)
       walk.decode(source, tile, scratch);
     else
@@ -184,7 +180,7 @@ template <class Spec, mode Mode> class delta_rule_tasks {
 
  private:
   const delta_rule_args<Spec>& args_;
-  std::ptrdiff_t heads_, blocks_;
+  const head_grid grid_;
 };
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE
