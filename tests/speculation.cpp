@@ -544,6 +544,31 @@ TEMPLATE_TEST_CASE("a step speculates as its parts do, in both kinds of state", 
     }
 }
 
+TEST_CASE("a step neither prefills drafts nor takes tables that a part of it would refuse", "[speculation]") {
+  using call = step_call<specs::kda_bounded>;
+  call x({{2, 161, 0, -5, true}, {2, 162, 1, 2, true}}, {kda::mode::decode, kda::mode::prefill}, call::states_of(8, 20),
+         call::windows_of(8, 21, call::usual, 5));
+  const call before = x;
+  const auto answer = [&](const std::vector<std::int64_t>& accepted, const std::vector<std::int64_t>& row,
+                          bool rolling) {
+    x.lists.speculate(accepted, {row, {4, 5}});
+    x.lists.rolling = rolling;
+    const kda::status s = x.try_run();
+    if (!s) CHECK(same_bits(x, before));
+    x = before;
+    return s ? std::string("accepted") : std::string(s.argument) + ": " + kda::message(s.what);
+  };
+  const auto refusal = [](const char* argument, kda::error what) {
+    return std::string(argument) + ": " + kda::message(what);
+  };
+  CHECK(answer({0, -1}, {3, 6}, false) == "accepted");
+  CHECK(answer({0, 0}, {3, 6}, false) == refusal("modes", kda::error::wrong_value));
+  CHECK(answer({0, -1}, {3}, false) == refusal("sequences.speculation.slots", kda::error::slot_out_of_range));
+  CHECK(answer({3, -1}, {3, 6}, false) == refusal("sequences.speculation.num_accepted", kda::error::wrong_value));
+  CHECK(answer({4, -1}, {3, 6, 7, 1}, true) == refusal("conv_states.columns", kda::error::wrong_shape));
+  CHECK(answer({3, -1}, {3, 6, 7}, true) == "accepted");
+}
+
 TEMPLATE_TEST_CASE("a frozen step is committed later, as far as it was accepted", "[speculation]", KDA_TEST_STEPS) {
   using call = step_call<TestType>;
   std::vector<sequence> batch;
