@@ -109,9 +109,9 @@ KDA_INLINE void copy_column(const T* from, std::ptrdiff_t from_stride, T* to, st
     for (std::ptrdiff_t i = 0; i < n; ++i) to[i * to_stride] = from[i * from_stride];
 }
 
-/// The window after `tokens` inputs x: the last columns of [before | x], bits as they are. `before` may overlap `to` if
-/// its columns are not ahead of the ones they become (columns are moved from the oldest on); it is null for a fresh
-/// sequence, whose past is zeros.
+/// The window after `tokens` inputs x: the last columns of [before | x], bits as they are, or zeros where there are fewer.
+/// `before` may overlap `to` if its columns are not ahead of the ones they become (columns are moved from the oldest
+/// on); it is null for a fresh sequence, whose past is zeros.
 template <class T>
 KDA_NOINLINE void advance_window(const T* x, std::ptrdiff_t x_stride, std::ptrdiff_t tokens, std::ptrdiff_t n,
                                  const conv_window<const T>& before, const conv_window<T>& to) {
@@ -120,7 +120,7 @@ KDA_NOINLINE void advance_window(const T* x, std::ptrdiff_t x_stride, std::ptrdi
     T* p = to.data + column * to.column_stride;
     if (source >= before.columns)
       copy_column(x + (source - before.columns) * x_stride, 1, p, to.channel_stride, n);
-    else if (before.data != nullptr)
+    else if (before.data != nullptr && source >= 0)
       copy_column(before.data + source * before.column_stride, before.channel_stride, p, to.channel_stride, n);
     else
       for (std::ptrdiff_t i = 0; i < n; ++i) p[i * to.channel_stride] = T{};
@@ -136,13 +136,12 @@ template <conv_state Order, class T> class sequence_windows {
         s_(s),
         taps_(taps),
         rolling_(s.speculative && lists.speculation.rolling_windows),
-        first_column_(rolling_ ? static_cast<std::ptrdiff_t>(lists.speculation.num_accepted[s.index]) - 1 : -1),
-        load_(first_column_ >= 0 ? lists.speculation.slots.at(s.index, 0) : s.load) {}
+        first_column_(rolling_ ? static_cast<std::ptrdiff_t>(lists.speculation.num_accepted[s.index]) - 1 : -1) {}
 
   /// What stands before the sequence's first token, from channel c on.
   [[nodiscard]] KDA_INLINE conv_window<const T> before(std::ptrdiff_t c) const {
     if (!s_.has_initial_state) return {nullptr, pool_.columns, 0, 0};
-    const conv_window<T> w = at(load_, c);
+    const conv_window<T> w = at(s_.load_window, c);
     if (first_column_ < 0) return {w.data, w.columns, w.column_stride, w.channel_stride};
     return {w.data + first_column_ * w.column_stride, taps_ - 1, w.column_stride, w.channel_stride};
   }
@@ -154,7 +153,7 @@ template <conv_state Order, class T> class sequence_windows {
     const conv_window<const T> from = before(c);
     for (int last = 0; last < 2; ++last)
       each_kept([&](std::int64_t slot, std::ptrdiff_t tokens, std::ptrdiff_t columns) KDA_INLINE_LAMBDA {
-        if ((s_.has_initial_state && slot == load_) != (last == 1)) return;
+        if ((s_.has_initial_state && slot == s_.load_window) != (last == 1)) return;
         conv_window<T> to = at(slot, c);
         to.columns = columns;
         advance_window(x, x_stride, tokens, n, from, to);
@@ -187,7 +186,6 @@ template <conv_state Order, class T> class sequence_windows {
   std::ptrdiff_t taps_;
   bool rolling_;
   std::ptrdiff_t first_column_;  // of the window in a rolling one; -1: the window is the slot's last columns
-  std::int64_t load_;
 };
 
 /// One call of conv: task i is (sequence, block of channels).

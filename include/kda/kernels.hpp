@@ -71,6 +71,7 @@ template <mode Mode, class Spec>
 KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
   const std::ptrdiff_t n = check_delta_rule<Spec>(c, a, a.out, "out");
+  if (!c.result()) return c.result();
   c.workspace_for(w, e, n, kept_states(a.sequences));
   if (!c.result()) return c.result();
   if constexpr (Mode == mode::prefill)
