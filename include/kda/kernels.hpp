@@ -393,7 +393,7 @@ template <class Spec> struct kernels {
                                       checking c) {
     if (c == checking::checked)
       if (const status s = check<Mode>(args, w, e); !s) return s;
-    const delta_rule_tasks<Spec, Mode> tasks(args);
+    const delta_rule_tasks<Spec, Mode> tasks(args, e.concurrency);
     run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
     return {};
   }

@@ -80,6 +80,17 @@ template <class Spec> class step_source {
     prologue_.fill(first, n, {q_, key_stride_}, {k_, key_stride_}, {v_, value_stride_}, tile);
   }
 
+  [[nodiscard]] KDA_INLINE upcoming_rows upcoming(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    upcoming_rows next = prologue_.gate_rows_of(first, n);
+    next.add(args_.q.at(first, prologue_.q_head), args_.q.stride[0], K_);
+    next.add(args_.k.at(first, prologue_.q_head), args_.k.stride[0], K_);
+    next.add(args_.v.at(first, prologue_.head), args_.v.stride[0], V_);
+    if (args_.y.data == nullptr) return next;
+    next.add(args_.output_gate.at(first, prologue_.head), args_.output_gate.stride[0], V_);
+    next.add(args_.y.at(first, prologue_.head), args_.y.stride[0], V_);
+    return next;
+  }
+
   KDA_INLINE void emit(std::ptrdiff_t first, std::ptrdiff_t n, const float* out, std::ptrdiff_t stride) const {
     if (args_.y.data == nullptr) return;
     for (std::ptrdiff_t i = 0; i < n; ++i) {
@@ -140,7 +151,8 @@ template <class Spec> class step_tasks {
     if (*args_.modes.at(s.index) == mode::decode)
       walk.decode(source, tile, scratch);
     else
-      walk.prefill(source, tile, scratch);
+      walk.prefill([&](std::ptrdiff_t) KDA_INLINE_LAMBDA -> const step_source<Spec>& { return source; }, 1, tile,
+                   scratch);
   }
 
  private:
