@@ -378,16 +378,17 @@ KDA_NOINLINE inline void checker::slots(const sequences& s, std::ptrdiff_t n, st
   for (std::ptrdiff_t i = 0; i < n; ++i) {
     const sequence q = sequence_at(s, i, first_slot);
     if (q.padding) continue;
+    if (!q.frozen) {
+      for (checkpoint_walk k(s, i); !k.done(); k.advance())
+        if (k.slot() >= first_slot) write(k.slot(), i, "sequences.checkpoints.slots");
+      if (!q.speculative) write(q.store, i, "sequences.store_slots");
+      for (std::ptrdiff_t j = 0; q.speculative && j < q.tokens; ++j)
+        write(s.speculation.slots.at(i, j), i, "sequences.speculation.slots");
+    }
     require(!q.has_initial_state || q.load < count, error::slot_out_of_range,
             q.speculative && s.speculation.num_accepted[i] > 0 ? "sequences.speculation.slots"
             : s.load_slots.size != 0                           ? "sequences.load_slots"
                                                                : "sequences.store_slots");
-    if (q.frozen) continue;
-    for (checkpoint_walk k(s, i); !k.done(); k.advance())
-      if (k.slot() >= first_slot) write(k.slot(), i, "sequences.checkpoints.slots");
-    if (!q.speculative) write(q.store, i, "sequences.store_slots");
-    for (std::ptrdiff_t j = 0; q.speculative && j < q.tokens; ++j)
-      write(s.speculation.slots.at(i, j), i, "sequences.speculation.slots");
   }
   for (std::ptrdiff_t i = 0; i < n; ++i) {
     const sequence q = sequence_at(s, i, first_slot);

@@ -174,54 +174,37 @@ KDA_INLINE std::ptrdiff_t heads_in(const head_range& r, std::ptrdiff_t all) {
   return r.count == 0 ? all - r.first : r.count;
 }
 
-/// One call of prefill or decode: task i is (sequence, value head or a few, block of value columns).
+/// One call of prefill or decode.
 template <class Spec, mode Mode> class delta_rule_tasks {
  public:
-  KDA_INLINE explicit delta_rule_tasks(const delta_rule_args<Spec>& args, std::ptrdiff_t concurrency)
+  KDA_INLINE delta_rule_tasks(const delta_rule_args<Spec>& args, const detail::slot_entry* order, const executor& e)
       : args_(args),
-        heads_(heads_in(args.heads, args.v.shape[1])),
-        blocks_((args.v.shape[2] + detail::max_value_columns - 1) / detail::max_value_columns) {
-    if constexpr (Mode == mode::prefill) {
-      // heads in turn: as many as leave each runner four tasks, and as their states fit into a task's scratch
-      const std::ptrdiff_t V =
-          args.v.shape[2] < detail::max_value_columns ? args.v.shape[2] : detail::max_value_columns;
-      const std::ptrdiff_t state = args.q.shape[2] * detail::round_up(V, 16);
-      while (in_turn_ < 8 && 2 * in_turn_ * state <= detail::max_key_dim * detail::max_value_columns &&
-             batch() * ((heads_ + 2 * in_turn_ - 1) / (2 * in_turn_)) * blocks_ >=
-                 (concurrency > 1 ? 4 * concurrency : 1))
-        in_turn_ *= 2;
-    }
-    groups_ = (heads_ + in_turn_ - 1) / in_turn_;
-  }
+        grid_(make_head_grid(args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]),
+                             args.v.shape[2], e, true, Mode == mode::prefill ? args.q.shape[2] : 0)) {}
 
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return batch() * groups_ * blocks_; }
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
 
   KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
-    const sequence s = sequence_at(args_.sequences, i / (groups_ * blocks_), args_.states.first_slot);
-    const std::ptrdiff_t first_head = i / blocks_ % groups_ * in_turn_, left = heads_ - first_head;
-    const std::ptrdiff_t head = args_.heads.first + first_head, heads = left < in_turn_ ? left : in_turn_;
-    const std::ptrdiff_t column = i % blocks_ * detail::max_value_columns, rest = args_.v.shape[2] - column;
-    const std::ptrdiff_t columns = rest < detail::max_value_columns ? rest : detail::max_value_columns;
+    const head_grid::place at = grid_.at(i);
+    const sequence s = sequence_at(args_.sequences, at.sequence, args_.states.first_slot);
     if (s.padding) {
-      for (std::ptrdiff_t h = 0; h < heads; ++h) write_zeros(args_.out, s, head + h, column, columns);
+      for (std::ptrdiff_t h = 0; h < at.heads; ++h) write_zeros(args_.out, s, at.head + h, at.column, at.columns);
       return;
     }
-    tile tile = make_tile(scratch, args_.q.shape[2], columns);
-    const head_walk<Spec> walk(args_, s, head, column, columns);
+    tile tile = make_tile(scratch, args_.q.shape[2], at.columns);
+    const head_walk<Spec> walk(args_, s, at.head, at.column, at.columns);
     const auto source_of = [&](std::ptrdiff_t h) KDA_INLINE_LAMBDA {
-      return tensor_source<Spec>{head_prologue<Spec>(args_, head + h, column), columns};
+      return tensor_source<Spec>{head_prologue<Spec>(args_, at.head + h, at.column), at.columns};
     };
     if constexpr (Mode == mode::decode)
       walk.decode(source_of(0), tile, scratch);
     else
-      walk.prefill(source_of, heads, tile, scratch);
+      walk.prefill(source_of, at.heads, tile, scratch);
   }
 
  private:
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t batch() const { return args_.sequences.has_initial_state.shape[0]; }
-
   const delta_rule_args<Spec>& args_;
-  std::ptrdiff_t heads_, blocks_, in_turn_ = 1, groups_ = 0;
+  const head_grid grid_;
 };
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

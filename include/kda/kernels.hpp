@@ -373,10 +373,14 @@ template <class Spec> struct kernels {
                      checking c = checking::checked) {
     static_assert(detail::has_step<Spec>, "kda::kernels::step: the spec needs a kda::conv and a kda::norm option");
     if (const status s = asked(c, args, w, e); !s) return s;
-    const step_tasks<Spec> tasks(args);
-    run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
+    const call_scratch scratch = divide(w, args.sequences);
+    const step_tasks<Spec> tasks(args, longest_first(args.sequences, scratch.table), e);
+    run_tasks(e, scratch.tasks, tasks.count(), tasks);
     const step_window_tasks<Spec> windows(args);
-    run_tasks(e, divide(w, args.sequences).tasks, windows.count(), windows);
+    run_tasks(e, scratch.tasks, windows.count(), windows);
+    if (!tasks.leaves_norm()) return {};
+    const step_norm_tasks<Spec> norms(args);
+    run_tasks(e, scratch.tasks, norms.count(), norms);
     return {};
   }
 
@@ -393,8 +397,9 @@ template <class Spec> struct kernels {
                                       checking c) {
     if (c == checking::checked)
       if (const status s = check<Mode>(args, w, e); !s) return s;
-    const delta_rule_tasks<Spec, Mode> tasks(args, e.concurrency);
-    run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
+    const call_scratch scratch = divide(w, args.sequences);
+    const delta_rule_tasks<Spec, Mode> tasks(args, longest_first(args.sequences, scratch.table), e);
+    run_tasks(e, scratch.tasks, tasks.count(), tasks);
     return {};
   }
 };
