@@ -156,6 +156,7 @@ TEST_CASE("a thread pool takes calls from several threads", "[executors][thread_
     callers.emplace_back([&, caller] {
       for (std::ptrdiff_t n = 0; n < (emulated() ? 30 : 500); ++n) {
         counted_tasks tasks(caller + n % 7);
+        tasks.pause = std::chrono::microseconds(n % 2);  // a sleep in every other call, so that calls meet
         pool.run(tasks.count, counted_tasks::run, &tasks);
         if (!tasks.each_once()) ++wrong;
       }
