@@ -94,7 +94,7 @@ TEMPLATE_TEST_CASE("bits do not depend on the executor", "[executors]", KDA_TEST
   CHECK(x.same({.run = nullptr, .concurrency = 4}));
 }
 
-TEMPLATE_TEST_CASE("bits do not depend on how many threads a pool has, call after call", "[executors]",
+TEMPLATE_TEST_CASE("bits do not depend on how many threads a pool has, call after call", "[executors][thread_pool]",
                    KDA_TEST_CALLS) {
   compared_with_serial<TestType> x;
   for (const std::ptrdiff_t threads : concurrencies()) {
@@ -110,7 +110,7 @@ TEMPLATE_TEST_CASE("bits do not depend on how many threads a pool has, call afte
   }
 }
 
-TEST_CASE("a thread pool runs each task once and returns when all have ended", "[executors]") {
+TEST_CASE("a thread pool runs each task once and returns when all have ended", "[executors][thread_pool]") {
   for (const std::ptrdiff_t threads : {-1, 0, 1, 2, 3, 8}) {
     kda::thread_pool pool(threads);
     CHECK(pool.size() == std::max(threads, std::ptrdiff_t{1}));
@@ -128,7 +128,7 @@ TEST_CASE("a thread pool runs each task once and returns when all have ended", "
   }
 }
 
-TEST_CASE("threads of a pool work at the same time, asleep or not when the call comes", "[executors]") {
+TEST_CASE("threads of a pool work at the same time, asleep or not when the call comes", "[executors][thread_pool]") {
   kda::thread_pool pool(4);
   for (int repeat = 0; repeat < 6; ++repeat) {
     CAPTURE(repeat);
@@ -148,7 +148,7 @@ TEST_CASE("threads of a pool work at the same time, asleep or not when the call 
   }
 }
 
-TEST_CASE("a thread pool takes calls from several threads", "[executors]") {
+TEST_CASE("a thread pool takes calls from several threads", "[executors][thread_pool]") {
   kda::thread_pool pool(3);
   std::vector<std::thread> callers;
   std::atomic<int> wrong = 0;
@@ -156,6 +156,7 @@ TEST_CASE("a thread pool takes calls from several threads", "[executors]") {
     callers.emplace_back([&, caller] {
       for (std::ptrdiff_t n = 0; n < (emulated() ? 30 : 500); ++n) {
         counted_tasks tasks(caller + n % 7);
+        tasks.pause = std::chrono::microseconds(n % 2);  // a sleep in every other call, so that calls meet
         pool.run(tasks.count, counted_tasks::run, &tasks);
         if (!tasks.each_once()) ++wrong;
       }
@@ -164,7 +165,7 @@ TEST_CASE("a thread pool takes calls from several threads", "[executors]") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("a thread pool may end before its threads have begun", "[executors]") {
+TEST_CASE("a thread pool may end before its threads have begun", "[executors][thread_pool]") {
   for (int n = 0; n < (emulated() ? 5 : 100); ++n) {
     kda::thread_pool pool(5);
     counted_tasks tasks(n % 3 == 0 ? 0 : 9);
