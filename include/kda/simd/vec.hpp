@@ -143,7 +143,8 @@ KDA_INLINE vec sums_of_lanes(const vec (&a)[16]) {
   __m512 b[8], c[4];
   KDA_UNROLL
   for (int i = 0; i < 8; ++i)  // lanes of a[i], then of a[i + 8]
-    b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i].x, a[i + 8].x, 0x44), _mm512_shuffle_f32x4(a[i].x, a[i + 8].x, 0xee));
+    b[i] =
+        _mm512_add_ps(_mm512_shuffle_f32x4(a[i].x, a[i + 8].x, 0x44), _mm512_shuffle_f32x4(a[i].x, a[i + 8].x, 0xee));
   KDA_UNROLL
   for (int i = 0; i < 4; ++i)  // of a[i], a[i + 8], a[i + 4], a[i + 12]
     c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd));
@@ -270,9 +271,9 @@ KDA_INLINE void split_words(__m512i words, pair& x) {
 // The instruction takes denormals for zeros; within an fp_scope arithmetic makes none.
 KDA_INLINE __m512i join_words(const pair& x) {
   const __m512bh words = _mm512_cvtne2ps_pbh(x[1].x, x[0].x);  // all even, then all odd
-  const __m512i spread = _mm512_setr_epi32(0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006,
-                                           0x170007, 0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d,
-                                           0x1e000e, 0x1f000f);
+  const __m512i spread =
+      _mm512_setr_epi32(0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007, 0x180008,
+                        0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f);
   return _mm512_permutexvar_epi16(spread, __builtin_bit_cast(__m512i, words));
 }
 #else
