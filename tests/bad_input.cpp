@@ -16,6 +16,8 @@ constexpr testing::index largest = std::numeric_limits<testing::index>::max(),
                          least = std::numeric_limits<testing::index>::min();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN(),
                 infinity = std::numeric_limits<float>::infinity();
+constexpr bool all[4] = {true, true, true, true};
+constexpr std::int64_t no_drafts[4] = {-1, -1, -1, -1};
 constexpr float denormal = std::numeric_limits<float>::denorm_min();
 
 // What a change may spoil.
@@ -367,9 +369,8 @@ TEMPLATE_TEST_CASE("mistakes in lengths, frozen sequences and checkpoints are na
     right.accepts([](auto& p) { p.args.sequences.frozen = {}; });
     // a sequence that is stored needs to know where; one that is frozen, where it begins
     right.refuses(error::wrong_shape, "sequences.store_slots", [](auto& p) { p.args.sequences.store_slots = {}; });
-    static constexpr bool all[4] = {true, true, true, true};
     const auto all_frozen = [](auto& s) {
-      s.frozen = kda::packed(all, 4);
+      s.frozen = kda::packed(static_cast<const bool*>(all), 4);
       s.checkpoints = {};
       s.store_slots = {};
     };
@@ -463,7 +464,6 @@ TEMPLATE_TEST_CASE("mistakes in speculation are named", "[bad_input]", decode_ca
   right.refuses(error::null_pointer, slots, [&](auto& p) { table(p).first_row.wide = nullptr; });
   right.refuses(error::null_pointer, slots, [&](auto& p) { table(p).first_row = kda::multiples(1, 3); });
   right.refuses(error::wrong_value, "sequences.speculation.num_accepted", [&](auto& p) { table(p) = {}; });
-  static constexpr std::int64_t no_drafts[4] = {-1, -1, -1, -1};
   right.accepts([](auto& p) { p.args.sequences.speculation.num_accepted.wide = no_drafts; });
   right.refuses(error::wrong_shape, "sequences.store_slots", [](auto& p) { p.args.sequences.store_slots = {}; });
   right.accepts([](auto& p) { p.args.sequences.load_slots = {}; });  // -5, the store slot of the last, is padding
