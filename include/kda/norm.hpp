@@ -51,10 +51,12 @@ template <class T> KDA_INLINE void store_row(T* to, const float* row, std::ptrdi
   if (d < n) store(to + d, load(row + d), n - d);
 }
 
+KDA_INLINE vec l2norm_factor(vec sum, float eps, float scale) { return broadcast(scale) / sqrt(sum + broadcast(eps)); }
+
 /// y[d] = scale x[d] / sqrt(sum x^2 + eps) over d < K, and zeros up to `padded`.
 template <class T>
 KDA_INLINE void l2norm_row(const T* x, std::ptrdiff_t K, float eps, float scale, float* y, std::ptrdiff_t padded) {
-  scale_row(x, K, broadcast(scale) / sqrt(broadcast(sum_of_squares(x, K)) + broadcast(eps)), y, padded);
+  scale_row(x, K, l2norm_factor(broadcast(sum_of_squares(x, K)), eps, scale), y, padded);
 }
 
 template <activation Activation, weight Order, class T> KDA_INLINE vec gated(vec x, vec r, vec w, vec gate) {

@@ -148,30 +148,17 @@ template <class Spec> struct head_prologue {
     tile.tokens = n;
     const std::ptrdiff_t K = tile.key_dim, stride = tile.key_stride;
     if constexpr (std::is_same_v<typename t::qk, qk::l2_normalized>) {
-      // eight tokens at a time: their sums go across the lanes together and share a root, and the rows stay in L1
-      constexpr std::ptrdiff_t at_once = 8;
-      float partial[2 * at_once * vec::lanes], factor[2 * at_once];
-      for (std::ptrdiff_t first_row = 0; first_row < n; first_row += at_once) {
-        const std::ptrdiff_t rows = n - first_row < at_once ? n - first_row : at_once;
-        float *q_to = tile.q + first_row * stride, *k_to = tile.k + first_row * stride;
-        for (std::ptrdiff_t i = 0; i < at_once; ++i) {
-          vec q = broadcast(0.f), k = q;
-          if (i < rows) {
-            q = copy_row(q_rows.data + (first_row + i) * q_rows.stride, K, q_to + i * stride, stride);
-            k = copy_row(k_rows.data + (first_row + i) * k_rows.stride, K, k_to + i * stride, stride);
-          }
-          store(partial + i * vec::lanes, q);
-          store(partial + (at_once + i) * vec::lanes, k);
-        }
-        reduce_lanes(partial, 2 * at_once, factor);
-        for (std::ptrdiff_t i = 0; i < 2 * at_once; i += vec::lanes) {
-          const vec root = sqrt(load(factor + i) + broadcast(l2norm_eps));
-          store(factor + i, broadcast(1.f) / root);
-        }
-        for (std::ptrdiff_t i = 0; i < rows; ++i) {
-          scale_row(q_to + i * stride, stride, broadcast(scale * factor[i]), q_to + i * stride, stride);
-          scale_row(k_to + i * stride, stride, broadcast(factor[at_once + i]), k_to + i * stride, stride);
-        }
+      float factor[2 * chunk_tokens] = {};  // of q, then of k: roots of all rows at once
+      for (std::ptrdiff_t i = 0; i < n; ++i) {
+        factor[i] = reduce_add(copy_row(q_rows.data + i * q_rows.stride, K, tile.q + i * stride, stride));
+        factor[chunk_tokens + i] =
+            reduce_add(copy_row(k_rows.data + i * k_rows.stride, K, tile.k + i * stride, stride));
+      }
+      for (std::ptrdiff_t i = 0; i < 2 * chunk_tokens; i += vec::lanes)
+        store(factor + i, l2norm_factor(load(factor + i), l2norm_eps, i < chunk_tokens ? scale : 1.f));
+      for (std::ptrdiff_t i = 0; i < n; ++i) {
+        scale_row(tile.q + i * stride, stride, broadcast(factor[i]), tile.q + i * stride, stride);
+        scale_row(tile.k + i * stride, stride, broadcast(factor[chunk_tokens + i]), tile.k + i * stride, stride);
       }
     } else {
       for (std::ptrdiff_t i = 0; i < n; ++i) {
