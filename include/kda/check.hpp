@@ -10,16 +10,6 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// a b and a + b of extents and strides, which may be whatever a caller claims: held at the largest number, never
-/// wrapped.
-KDA_INLINE std::ptrdiff_t times(std::ptrdiff_t a, std::ptrdiff_t b) {
-  std::ptrdiff_t c = 0;
-  return __builtin_mul_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
-}
-KDA_INLINE std::ptrdiff_t plus(std::ptrdiff_t a, std::ptrdiff_t b) {
-  std::ptrdiff_t c = 0;
-  return __builtin_add_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
-}
 /// Whether so many elements fit into an address space.
 template <class T> KDA_INLINE bool addressable(std::ptrdiff_t elements) {
   return times(elements, static_cast<std::ptrdiff_t>(sizeof(T))) < std::numeric_limits<std::ptrdiff_t>::max();

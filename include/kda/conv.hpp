@@ -99,6 +99,16 @@ KDA_NOINLINE void convolve(const X* x, std::ptrdiff_t x_stride, const conv_taps&
     conv_rows<2, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
 }
 
+// n channels of one column to another, which is the same or apart.
+template <class T>
+KDA_INLINE void copy_column(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
+                            std::ptrdiff_t n) {
+  if (from_stride == 1 && to_stride == 1)
+    for (std::ptrdiff_t i = 0; i < n; ++i) to[i] = from[i];
+  else
+    for (std::ptrdiff_t i = 0; i < n; ++i) to[i * to_stride] = from[i * from_stride];
+}
+
 /// The window after `tokens` inputs x: the last columns of [before | x], bits as they are, or zeros where there are fewer.
 /// `before` may overlap `to` if its columns are not ahead of the ones they become (columns are moved from the oldest
 /// on); it is null for a fresh sequence, whose past is zeros.
@@ -108,25 +118,13 @@ KDA_NOINLINE void advance_window(const T* x, std::ptrdiff_t x_stride, std::ptrdi
   for (std::ptrdiff_t column = 0; column < to.columns; ++column) {
     const std::ptrdiff_t source = before.columns + tokens - to.columns + column;  // index into [before | x]
     T* p = to.data + column * to.column_stride;
-    for (std::ptrdiff_t i = 0; i < n; ++i) {
-      T value{};
-      if (source >= before.columns)
-        value = x[(source - before.columns) * x_stride + i];
-      else if (before.data != nullptr && source >= 0)
-        value = before.data[source * before.column_stride + i * before.channel_stride];
-      p[i * to.channel_stride] = value;
-    }
+    if (source >= before.columns)
+      copy_column(x + (source - before.columns) * x_stride, 1, p, to.channel_stride, n);
+    else if (before.data != nullptr && source >= 0)
+      copy_column(before.data + source * before.column_stride, before.channel_stride, p, to.channel_stride, n);
+    else
+      for (std::ptrdiff_t i = 0; i < n; ++i) p[i * to.channel_stride] = T{};
   }
-}
-
-/// A pool whose zeros have been replaced by what they stand for.
-template <conv_state Order, class T>
-KDA_INLINE conv_pool<T> spelt_out(conv_pool<T> p, std::ptrdiff_t channels, std::ptrdiff_t taps) {
-  constexpr bool channel_major = Order == conv_state::channel_major;
-  if (p.columns == 0) p.columns = taps - 1;
-  if (p.stride == 0) p.stride = channel_major ? p.columns : channels;
-  if (p.slot_stride == 0) p.slot_stride = (channel_major ? channels : p.columns) * p.stride;
-  return p;
 }
 
 /// The windows of one sequence in a pool.

@@ -14,6 +14,7 @@
 #include "executor.hpp"
 #include "export.hpp"
 #include "kernels.hpp"
+#include "saved_state.hpp"
 #include "spec.hpp"
 #include "status.hpp"
 #include "version.hpp"

@@ -12,11 +12,6 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
 // ---- what the calls refuse ------------------------------------------------------------------------------------------
 
-/// Elements from one slot to the next.
-template <class T> KDA_INLINE std::ptrdiff_t slot_stride(const state_pool<T>& p, std::ptrdiff_t elements) {
-  return p.slot_stride == 0 ? elements : p.slot_stride;
-}
-
 /// Whether a tensor that may be left out was.
 template <class T, std::size_t Rank> KDA_INLINE bool is_left_out(const view<T, Rank>& v) {
   bool empty = v.data == nullptr;

@@ -9,161 +9,399 @@
 //
 // S is [K, V] (key_major) or [V, K] (value_major), float or bf16; rows may lie further apart than they are long.
 //
-// Register plan. key_major: pass 1 holds block_vectors vectors of r and of p and runs down the rows; pass 2 goes row by
-// row with k and decay broadcast. value_major: pass 1 holds r and p of up to four rows (a vector of partial sums each)
-// and runs along the channels; pass 2 then updates the same rows while they are in L1. With bf16 the state is rounded
-// after each token.
+// Memory is read in the order in which it lies: one core gets its bandwidth from prefetchers, and those of Zen 4 follow
+// one stream. Pass 1 therefore takes row after row. Four neighbouring rows at a time save a third of its loads and took
+// 3 to 4 times as long from DRAM, stores out of order or software prefetch up to twice as long.
+//
+// value_major: pass 1 on as many rows as there are lanes, which stay in L1; their partial sums are transposed and added
+// up together; then pass 2 on the same rows, four at a time. Registers of pass 1: r and p, two sums of each, one of S;
+// kd and qd come from L1 or, on AVX-512 with 128 channels, stay in 16 registers. Pass 2: four d, two each of k, factor
+// and mask, S. All tokens of a run are taken on a group before the next group is read.
+// key_major: pass 1 on the whole block, pass 2 of a token beside pass 1 of the next, eight rows at a time. r and p of all
+// columns are in L1, or, on AVX-512 with 128 columns, in 16 registers. Pass 2: k, factor, mask; d from L1.
+//
+// An element of the state costs 4 multiply-adds or products and an addition. Additions of a sum run up the rows
+// (key_major) or, value_major, over channels that are 2 * lanes apart, then over those sums by a fixed tree: neither
+// grouping, blocking nor the number of tokens changes a bit, and a bf16 state computes as an fp32 state does.
 #pragma once
 #include "prologue.hpp"
 #include "simd/matrix.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// One token of one head, ready for the core; rows of key_stride floats with zeros past K, rows of value_stride.
+/// What the cores need of the tokens of a run, and their scratch. Rows of channels are key_row floats apart, zeros past
+/// K, (even, odd) apart where they meet pairs of bf16.
 struct token_rows {
-  std::ptrdiff_t key_dim, columns;
-  const float *k, *v;
-  float beta;
-  float *kd, *qd;
-  float *keep, *factor;  // see applied_decay
-  float qk;              // q . k
-  float* delta;          // [value_stride]
-  float* out;            // [value_stride]
+  std::ptrdiff_t key_row;
+  float *k, *kd, *qd, *factor, *keep;  ///< [chunk_tokens, key_row]; keep: -1 where S is kept and `factor` S added to it
+  float* qk;                           ///< [chunk_tokens] q . k
+  float *r, *p, *delta;                ///< [columns]
 };
 
 KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
   token_rows x{};
-  x.key_dim = t.key_dim;
-  x.columns = t.columns;
-  x.kd = scratch.take(t.key_stride);
-  x.qd = scratch.take(t.key_stride);
-  x.keep = scratch.take(t.key_stride);
-  x.factor = scratch.take(t.key_stride);
-  x.delta = scratch.take(t.value_stride);
+  x.key_row = detail::round_up(t.key_dim, 32);
+  float** const of_tokens[] = {&x.k, &x.kd, &x.qd, &x.factor, &x.keep};
+  for (float** row : of_tokens) *row = scratch.take(chunk_tokens * x.key_row);
+  x.qk = scratch.take(chunk_tokens);
+  float** const of_columns[] = {&x.r, &x.p, &x.delta};
+  for (float** row : of_columns) *row = scratch.take(detail::round_up(t.columns, 32));
   return x;
 }
 
-/// Points `x` at token i of the tile and forms its decayed rows.
-template <bool PerChannel> KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
+// Elements [d, d + 2 * lanes) of a row of n floats, zeros past it; EvenOdd: of what meets pairs of bf16.
+template <bool EvenOdd> KDA_INLINE void load_row(const float* row, std::ptrdiff_t d, std::ptrdiff_t n, pair& x) {
+  x[0] = load(row + d);
+  x[1] = d + vec::lanes < n ? load(row + d + vec::lanes) : broadcast(0.f);
+  if constexpr (EvenOdd) to_even_odd(x);
+}
+
+/// Forms the rows of token i of the tile. The decay is that of apply_decay(), with alpha for exp(g).
+template <bool PerChannel, bool EvenOdd> KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
   const float *q = t.q + i * t.key_stride, *k = t.k + i * t.key_stride;
-  x.k = k;
-  x.v = t.v + i * t.value_stride;
-  x.beta = t.beta[i];
-  x.qk = dot(q, k, t.key_stride);
-  for (std::ptrdiff_t d = 0; d < t.key_stride; d += vec::lanes) {
-    const vec e = PerChannel ? load(t.alpha + i * t.key_stride + d) : broadcast(t.alpha[i]);
-    const vec g = PerChannel ? load(t.g + i * t.key_stride + d) : broadcast(t.g[i]);
-    store(x.kd + d, e * load(k + d));
-    store(x.qd + d, e * load(q + d));
-    const applied_decay decay = apply_decay(g);
-    store(x.keep + d, decay.keep);
-    store(x.factor + d, decay.factor);
-  }
-}
-
-KDA_INLINE vec updated(vec s, const applied_decay& decay, vec k, vec delta) {
-  return fma(decay.keep, s, fma(k, delta, decay.factor * s));
-}
-
-// ---- S [K, V] -------------------------------------------------------------------------------------------------------
-
-// Columns [j, j + n) of d and out; n is Vectors * lanes, or less with one vector.
-template <int Vectors, class T>
-KDA_INLINE void sums_key_major(const T* s, std::ptrdiff_t stride, token_rows& x, std::ptrdiff_t j, std::ptrdiff_t n) {
-  vectors<Vectors> r, p;
-  KDA_UNROLL
-  for (int b = 0; b < Vectors; ++b) r[b] = p[b] = broadcast(0.f);
-  const bool whole = n == Vectors * vec::lanes;
-  KDA_NO_UNROLL
-  for (std::ptrdiff_t i = 0; i < x.key_dim; ++i) {
-    const vec kd = broadcast(x.kd[i]), qd = broadcast(x.qd[i]);
+  x.qk[i] = dot(q, k, t.key_stride);
+  pair e, g;
+  if constexpr (!PerChannel) e[0] = e[1] = broadcast(t.alpha[i]), g[0] = g[1] = broadcast(t.g[i]);
+  for (std::ptrdiff_t d = 0; d < t.key_stride; d += 2 * vec::lanes) {
+    const std::ptrdiff_t at = i * x.key_row + d;
+    pair a, b;
+    load_row<EvenOdd>(k, d, t.key_stride, a);
+    load_row<EvenOdd>(q, d, t.key_stride, b);
+    if constexpr (PerChannel) {
+      load_row<EvenOdd>(t.alpha + i * t.key_stride, d, t.key_stride, e);
+      load_row<EvenOdd>(t.g + i * t.key_stride, d, t.key_stride, g);
+    }
     KDA_UNROLL
-    for (int b = 0; b < Vectors; ++b) {
-      const T* from = s + i * stride + j + b * vec::lanes;
-      const vec row = whole ? load(from) : load(from, n);
-      r[b] = fma(row, kd, r[b]);
-      p[b] = fma(row, qd, p[b]);
+    for (int h = 0; h < 2; ++h) {
+      const std::ptrdiff_t to = at + h * vec::lanes;
+      const mask strong = less(g[h], broadcast(-0.5f));
+      const vec factor = select(strong, e[h], expm1_nonpositive(g[h]));
+      store(x.kd + to, e[h] * a[h]);
+      store(x.qd + to, e[h] * b[h]);
+      store(x.k + to, canonical_nan(a[h]));
+      store(x.factor + to, canonical_nan(factor));
+      store(x.keep + to, select(strong, broadcast(0.f), broadcast(-1.f)));
     }
   }
-  KDA_UNROLL
-  for (int b = 0; b < Vectors; ++b) {
-    const std::ptrdiff_t c = j + b * vec::lanes;
-    const vec d = broadcast(x.beta) * (load(x.v + c) - r[b]);
-    store(x.delta + c, d);
-    store(x.out + c, fma(broadcast(x.qk), d, p[b]));
-  }
 }
 
-template <class T>
-KDA_NOINLINE void token_key_major(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
-                                  token_rows& x) {
-  const std::ptrdiff_t whole = x.columns / vec::lanes;
-  in_blocks<block_vectors>(0, whole, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
-    sums_key_major<Vectors>(from, from_stride, x, v * vec::lanes, Vectors * vec::lanes);
-  });
-  const std::ptrdiff_t done = whole * vec::lanes, rest = x.columns - done;
-  if (rest > 0) sums_key_major<1>(from, from_stride, x, done, rest);
-  for (std::ptrdiff_t i = 0; i < x.key_dim; ++i) {
-    const vec k = broadcast(x.k[i]);
-    const applied_decay decay{broadcast(x.keep[i]), broadcast(x.factor[i])};
-    const T* row = from + i * from_stride;
-    T* out = to + i * to_stride;
-    for (std::ptrdiff_t j = 0; j < done; j += vec::lanes)
-      store(out + j, updated(load(row + j), decay, k, load(x.delta + j)));
-    if (rest > 0) store(out + done, updated(load(row + done, rest), decay, k, load(x.delta + done)), rest);
-  }
+KDA_INLINE mask kept(vec keep) { return less(keep, broadcast(0.f)); }
+
+// S <- keep S + (factor S + k d)
+KDA_INLINE vec updated(vec s, mask keep, vec factor, vec k, vec delta) {
+  return add_where(keep, fma(k, delta, factor * s), s);
 }
 
 // ---- S [V, K] -------------------------------------------------------------------------------------------------------
 
-// Value rows [v, v + Rows).
-template <int Rows, class T>
-KDA_INLINE void rows_value_major(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
-                                 token_rows& x, std::ptrdiff_t v) {
-  const std::ptrdiff_t whole = x.key_dim / vec::lanes * vec::lanes, rest = x.key_dim - whole;
-  const T* row = from + v * from_stride;
-  T* out_row = to + v * to_stride;
-  vectors<Rows> r, p;
+// Lane sums of S kd and S qd, as two sums each: of the first and the second vectors of all pairs.
+struct row_sums {
+  pair r, p;
+};
+KDA_INLINE void add_products(const pair& s, const float* kd, const float* qd, row_sums& sum) {
   KDA_UNROLL
-  for (int b = 0; b < Rows; ++b) r[b] = p[b] = broadcast(0.f);
-  for (std::ptrdiff_t d = 0; d < x.key_dim; d += vec::lanes) {
-    const vec kd = load(x.kd + d), qd = load(x.qd + d);
-    KDA_UNROLL
-    for (int b = 0; b < Rows; ++b) {
-      const vec a = d < whole ? load(row + b * from_stride + d) : load(row + b * from_stride + d, rest);
-      r[b] = fma(a, kd, r[b]);
-      p[b] = fma(a, qd, p[b]);
-    }
+  for (int i = 0; i < 2; ++i) {
+    const vec z = pinned(s[i]);
+    sum.r[i] = fma(z, load(kd + i * vec::lanes), sum.r[i]);
+    sum.p[i] = fma(z, load(qd + i * vec::lanes), sum.p[i]);
   }
-  vectors<Rows> delta;
+}
+
+// Channels back in order, so that a bf16 state gives the sums of an fp32 state.
+template <class T> KDA_INLINE void finish_row(row_sums& sum, vec& r, vec& p) {
+  if constexpr (sizeof(T) != sizeof(float)) from_even_odd(sum.r), from_even_odd(sum.p);
+  r = sum.r[0] + sum.r[1];
+  p = sum.p[0] + sum.p[1];
+}
+
+// r[b], p[b]: what is left to add up of row b, row after row.
+template <class T>
+KDA_INLINE void sum_rows(const T* s, std::ptrdiff_t stride, const float* kd, const float* qd, std::ptrdiff_t K,
+                         std::ptrdiff_t rows, vec* r, vec* p) {
+  constexpr std::ptrdiff_t step = 2 * vec::lanes;
+  const std::ptrdiff_t whole = K / step * step;
+#if KDA_ISA_IS_AVX512()
+  constexpr int held = 4;
+  if (K == held * step) {
+    vec x[2 * held], y[2 * held];
+    KDA_UNROLL
+    for (int i = 0; i < 2 * held; ++i) x[i] = load(kd + i * vec::lanes), y[i] = load(qd + i * vec::lanes);
+    KDA_NO_UNROLL
+    for (std::ptrdiff_t b = 0; b < rows; ++b) {
+      row_sums sum;
+      sum.r[0] = sum.r[1] = sum.p[0] = sum.p[1] = broadcast(0.f);
+      KDA_UNROLL
+      for (int c = 0; c < held; ++c) {
+        pair a;
+        load_pair(s + b * stride + c * step, a);
+        KDA_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const vec z = pinned(a[i]);
+          sum.r[i] = fma(z, x[2 * c + i], sum.r[i]);
+          sum.p[i] = fma(z, y[2 * c + i], sum.p[i]);
+        }
+      }
+      finish_row<T>(sum, r[b], p[b]);
+    }
+    return;
+  }
+#endif
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t b = 0; b < rows; ++b) {
+    const T* row = s + b * stride;
+    row_sums sum;
+    sum.r[0] = sum.r[1] = sum.p[0] = sum.p[1] = broadcast(0.f);
+    for (std::ptrdiff_t d = 0; d < whole; d += step) {
+      pair a;
+      load_pair(row + d, a);
+      add_products(a, kd + d, qd + d, sum);
+    }
+    if (whole < K) {
+      pair a;
+      load_pair(row + whole, a, K - whole);
+      add_products(a, kd + whole, qd + whole, sum);
+    }
+    finish_row<T>(sum, r[b], p[b]);
+  }
+}
+
+template <int Rows, bool Whole, class T>
+KDA_INLINE void update_pairs(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const float* k,
+                             const float* factor, const float* keep, std::ptrdiff_t n, const vectors<Rows>& delta) {
+  pair x, f;
+  mask m[2];
+  KDA_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    x[i] = pinned(load(k + i * vec::lanes));
+    f[i] = pinned(load(factor + i * vec::lanes));
+    m[i] = kept(load(keep + i * vec::lanes));
+  }
   KDA_UNROLL
   for (int b = 0; b < Rows; ++b) {
-    delta[b] = broadcast(x.beta) * (broadcast(x.v[v + b]) - broadcast(reduce_add(r[b])));
-    const vec out = fma(broadcast(x.qk), delta[b], broadcast(reduce_add(p[b])));
-    store(x.out + v + b, out, 1);
-  }
-  for (std::ptrdiff_t d = 0; d < x.key_dim; d += vec::lanes) {
-    const vec k = load(x.k + d);
-    const applied_decay decay{load(x.keep + d), load(x.factor + d)};
+    pair a;
+    if constexpr (Whole)
+      load_pair(s + b * stride, a);
+    else
+      load_pair(s + b * stride, a, n);
     KDA_UNROLL
-    for (int b = 0; b < Rows; ++b) {
-      const T* a = row + b * from_stride + d;
-      T* y = out_row + b * to_stride + d;
-      if (d < whole)
-        store(y, updated(load(a), decay, k, delta[b]));
-      else
-        store(y, updated(load(a, rest), decay, k, delta[b]), rest);
+    for (int i = 0; i < 2; ++i) a[i] = updated(pinned(a[i]), m[i], f[i], x[i], delta[b]);
+    if constexpr (Whole)
+      store_pair(to + b * to_stride, a);
+    else
+      store_pair(to + b * to_stride, a, n);
+  }
+}
+
+template <int Rows, class T>
+KDA_INLINE void update_rows(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
+                            std::ptrdiff_t K, std::ptrdiff_t i, const float* deltas) {
+  constexpr std::ptrdiff_t step = 2 * vec::lanes;
+  const float *k = x.k + i * x.key_row, *factor = x.factor + i * x.key_row, *keep = x.keep + i * x.key_row;
+  vectors<Rows> delta;
+  KDA_UNROLL
+  for (int b = 0; b < Rows; ++b) delta[b] = pinned(broadcast(deltas[b]));
+  std::ptrdiff_t d = 0;
+  KDA_NO_UNROLL
+  for (; d + step <= K; d += step)
+    update_pairs<Rows, true>(s + d, stride, to + d, to_stride, k + d, factor + d, keep + d, step, delta);
+  if (d < K) update_pairs<Rows, false>(s + d, stride, to + d, to_stride, k + d, factor + d, keep + d, K - d, delta);
+}
+
+// Rows that are summed before the first of them is updated: the lanes of all of them are added up together.
+inline constexpr std::ptrdiff_t rows_at_once = vec::lanes > 4 ? vec::lanes : 4;
+inline constexpr int row_block = block_rows < 4 ? block_rows : 4;
+
+template <class T> KDA_INLINE void fetch(const T* row, std::ptrdiff_t n) {
+  for (std::ptrdiff_t d = 0; d < n; d += 64 / static_cast<std::ptrdiff_t>(sizeof(T))) __builtin_prefetch(row + d);
+}
+
+// Tokens [first, last) on value rows [v, v + n), n <= rows_at_once. Later tokens find the rows in L1; memory is idle
+// then, and gets the next group's rows, a share for each token.
+template <class T>
+KDA_INLINE void run_rows(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
+                         std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
+                         std::ptrdiff_t v, std::ptrdiff_t n, float* out) {
+  using one_each = vec[static_cast<std::size_t>(vec::lanes)];
+  from += v * from_stride;
+  to += v * to_stride;
+  const T* next = from + n * from_stride;
+  const std::ptrdiff_t next_rows = t.columns - v - n < n ? t.columns - v - n : n, next_stride = from_stride;
+  for (std::ptrdiff_t i = first; i < last; ++i) {
+    if (i > first) {
+      const std::ptrdiff_t later = last - first - 1, share = (n + later - 1) / later, begin = (i - first - 1) * share;
+      for (std::ptrdiff_t b = begin; b < begin + share && b < next_rows; ++b) fetch(next + b * next_stride, t.key_dim);
     }
+    vec r[rows_at_once], p[rows_at_once];
+    for (std::ptrdiff_t b = n; b < rows_at_once; ++b) r[b] = p[b] = broadcast(0.f);
+    sum_rows(from, from_stride, x.kd + i * x.key_row, x.qd + i * x.key_row, t.key_dim, n, r, p);
+    float deltas[rows_at_once];
+    for (std::ptrdiff_t b = 0; b < rows_at_once; b += vec::lanes) {
+      const vec sums_r = sum_lanes(*reinterpret_cast<one_each*>(r + b));
+      const vec sums_p = sum_lanes(*reinterpret_cast<one_each*>(p + b));
+      const vec delta = broadcast(t.beta[i]) * (load(t.v + i * t.value_stride + v + b) - sums_r);
+      store(out + (i - first) * t.value_stride + v + b, fma(broadcast(x.qk[i]), delta, sums_p));
+      store(deltas + b, canonical_nan(delta));
+    }
+    in_blocks<row_block>(0, n, [&]<int Rows>(std::ptrdiff_t b) KDA_INLINE_LAMBDA {
+      update_rows<Rows>(from + b * from_stride, from_stride, to + b * to_stride, to_stride, x, t.key_dim, i,
+                        deltas + b);
+    });
+    from = to, from_stride = to_stride;
   }
 }
 
 template <class T>
-KDA_NOINLINE void token_value_major(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
-                                    token_rows& x) {
-  constexpr int rows = block_rows < 4 ? block_rows : 4;
-  in_blocks<rows>(0, x.columns, [&]<int Rows>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
-    rows_value_major<Rows>(from, from_stride, to, to_stride, x, v);
-  });
+KDA_NOINLINE void run_value_major(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
+                                  std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
+                                  float* out) {
+  for (std::ptrdiff_t v = 0; v < t.columns; v += rows_at_once)
+    run_rows(t, first, last, from, from_stride, to, to_stride, x, v,
+             t.columns - v < rows_at_once ? t.columns - v : rows_at_once, out);
+}
+
+// ---- S [K, V] -------------------------------------------------------------------------------------------------------
+
+template <bool Whole, class T>
+KDA_INLINE void add_row_products(const T* s, std::ptrdiff_t n, vec kd, vec qd, float* sum_r, float* sum_p) {
+  pair a, r, p;
+  if constexpr (Whole)
+    load_pair(s, a);
+  else
+    load_pair(s, a, n);
+  load_pair(sum_r, r);
+  load_pair(sum_p, p);
+  KDA_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const vec z = pinned(a[i]);
+    r[i] = fma(z, kd, r[i]);
+    p[i] = fma(z, qd, p[i]);
+  }
+  store_pair(sum_r, r);
+  store_pair(sum_p, p);
+}
+
+// r += S^T kd, p += S^T qd over rows [first, last), row by row.
+template <class T>
+KDA_INLINE void sum_key_rows(const T* s, std::ptrdiff_t stride, token_rows& x, std::ptrdiff_t columns, std::ptrdiff_t i,
+                             std::ptrdiff_t first, std::ptrdiff_t last) {
+  constexpr std::ptrdiff_t step = 2 * vec::lanes;
+  const std::ptrdiff_t whole = columns / step * step;
+  const float *kd = x.kd + i * x.key_row, *qd = x.qd + i * x.key_row;
+#if KDA_ISA_IS_AVX512()
+  constexpr int held = 4;
+  if (columns == held * step) {
+    vec r[2 * held], p[2 * held];
+    KDA_UNROLL
+    for (int c = 0; c < 2 * held; ++c) r[c] = load(x.r + c * vec::lanes), p[c] = load(x.p + c * vec::lanes);
+    KDA_NO_UNROLL
+    for (std::ptrdiff_t row = first; row < last; ++row) {
+      const vec k = broadcast(kd[row]), q = broadcast(qd[row]);
+      KDA_UNROLL
+      for (int c = 0; c < held; ++c) {
+        pair a;
+        load_pair(s + row * stride + c * step, a);
+        KDA_UNROLL
+        for (int b = 0; b < 2; ++b) {
+          const vec z = pinned(a[b]);
+          r[2 * c + b] = fma(z, k, r[2 * c + b]);
+          p[2 * c + b] = fma(z, q, p[2 * c + b]);
+        }
+      }
+    }
+    KDA_UNROLL
+    for (int c = 0; c < 2 * held; ++c) store(x.r + c * vec::lanes, r[c]), store(x.p + c * vec::lanes, p[c]);
+    return;
+  }
+#endif
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t row = first; row < last; ++row) {
+    const vec k = pinned(broadcast(kd[row])), q = pinned(broadcast(qd[row]));
+    const T* from = s + row * stride;
+    for (std::ptrdiff_t j = 0; j < whole; j += step) add_row_products<true>(from + j, step, k, q, x.r + j, x.p + j);
+    if (whole < columns) add_row_products<false>(from + whole, columns - whole, k, q, x.r + whole, x.p + whole);
+  }
+}
+
+template <bool Whole, class T>
+KDA_INLINE void update_key_pair(const T* s, T* to, std::ptrdiff_t n, mask keep, vec factor, vec k,
+                                const float* deltas) {
+  pair a;
+  if constexpr (Whole)
+    load_pair(s, a);
+  else
+    load_pair(s, a, n);
+  KDA_UNROLL
+  for (int i = 0; i < 2; ++i) a[i] = updated(pinned(a[i]), keep, factor, k, load(deltas + i * vec::lanes));
+  if constexpr (Whole)
+    store_pair(to, a);
+  else
+    store_pair(to, a, n);
+}
+
+template <class T>
+KDA_INLINE void update_key_rows(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
+                                std::ptrdiff_t columns, std::ptrdiff_t i, std::ptrdiff_t first, std::ptrdiff_t last) {
+  constexpr std::ptrdiff_t step = 2 * vec::lanes;
+  const std::ptrdiff_t whole = columns / step * step;
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t row = first; row < last; ++row) {
+    const std::ptrdiff_t at = i * x.key_row + row;
+    const vec k = pinned(broadcast(x.k[at])), factor = pinned(broadcast(x.factor[at]));
+    const mask keep = kept(broadcast(x.keep[at]));
+    const T* row_from = s + row * stride;
+    T* row_to = to + row * to_stride;
+    for (std::ptrdiff_t j = 0; j < whole; j += step)
+      update_key_pair<true>(row_from + j, row_to + j, step, keep, factor, k, x.delta + j);
+    if (whole < columns)
+      update_key_pair<false>(row_from + whole, row_to + whole, columns - whole, keep, factor, k, x.delta + whole);
+  }
+}
+
+// delta and out of token i from its sums, which are left zero.
+template <bool EvenOdd> KDA_INLINE void finish_sums(const tile& t, std::ptrdiff_t i, token_rows& x, float* out) {
+  const vec beta = broadcast(t.beta[i]), qk = broadcast(x.qk[i]);
+  for (std::ptrdiff_t j = 0; j < t.columns; j += 2 * vec::lanes) {
+    pair v, o;
+    load_row<EvenOdd>(t.v + i * t.value_stride, j, t.value_stride, v);
+    KDA_UNROLL
+    for (int b = 0; b < 2; ++b) {
+      const std::ptrdiff_t at = j + b * vec::lanes;
+      const vec delta = beta * (v[b] - load(x.r + at));
+      o[b] = fma(qk, delta, load(x.p + at));
+      store(x.delta + at, canonical_nan(delta));
+      store(x.r + at, broadcast(0.f));
+      store(x.p + at, broadcast(0.f));
+    }
+    if constexpr (EvenOdd) from_even_odd(o);
+    store(out + j, o[0]);
+    if (j + vec::lanes < t.value_stride) store(out + j + vec::lanes, o[1]);
+  }
+}
+
+template <class T>
+KDA_NOINLINE void run_key_major(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
+                                std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, token_rows& x,
+                                float* out) {
+  constexpr std::ptrdiff_t rows = 8;
+  const std::ptrdiff_t K = t.key_dim, columns = t.columns;
+  for (std::ptrdiff_t j = 0; j < detail::round_up(columns, 2 * vec::lanes); j += vec::lanes) {
+    store(x.r + j, broadcast(0.f));
+    store(x.p + j, broadcast(0.f));
+  }
+  sum_key_rows(from, from_stride, x, columns, first, 0, K);
+  for (std::ptrdiff_t i = first; i < last; ++i) {
+    finish_sums<sizeof(T) != sizeof(float)>(t, i, x, out + (i - first) * t.value_stride);
+    if (i + 1 == last) {
+      update_key_rows(from, from_stride, to, to_stride, x, columns, i, 0, K);
+    } else {
+      for (std::ptrdiff_t row = 0; row < K; row += rows) {
+        const std::ptrdiff_t end = K - row < rows ? K : row + rows;
+        update_key_rows(from, from_stride, to, to_stride, x, columns, i, row, end);
+        sum_key_rows(to, to_stride, x, columns, i + 1, row, end);
+      }
+    }
+    from = to, from_stride = to_stride;
+  }
 }
 
 /// Tokens [first, last) of the tile, on the block of a head's state at `from`: [K, columns], or [columns, K], with rows
@@ -173,15 +411,13 @@ template <bool PerChannel, layout Layout, class T>
 KDA_NOINLINE void recurrent_run(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
                                 std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, token_rows& x,
                                 float* out) {
-  for (std::ptrdiff_t i = first; i < last; ++i) {
-    prepare_token<PerChannel>(t, i, x);
-    x.out = out + (i - first) * t.value_stride;
-    if constexpr (Layout == layout::key_major)
-      token_key_major(from, from_stride, to, to_stride, x);
-    else
-      token_value_major(from, from_stride, to, to_stride, x);
-    from = to, from_stride = to_stride;
-  }
+  if (first == last) return;
+  constexpr bool even_odd = Layout == layout::value_major && sizeof(T) != sizeof(float);
+  for (std::ptrdiff_t i = first; i < last; ++i) prepare_token<PerChannel, even_odd>(t, i, x);
+  if constexpr (Layout == layout::key_major)
+    run_key_major(t, first, last, from, from_stride, to, to_stride, x, out);
+  else
+    run_value_major(t, first, last, from, from_stride, to, to_stride, x, out);
 }
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

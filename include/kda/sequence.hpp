@@ -72,24 +72,24 @@ KDA_NOINLINE inline sequence sequence_at(const sequences& s, std::ptrdiff_t n, s
 class checkpoint_walk {
  public:
   KDA_INLINE checkpoint_walk(const sequences& s, std::ptrdiff_t n)
-      : lists_(s.checkpoints), position_(position_of(s, n)) {
-    if (lists_.begin.size == 0) return;
-    begin_ = at_ = static_cast<std::ptrdiff_t>(lists_.begin[n]);
-    end_ = static_cast<std::ptrdiff_t>(lists_.begin[n + 1]);
+      : lists_(&s.checkpoints), position_(position_of(s, n)) {
+    if (lists_->begin.size == 0) return;
+    begin_ = at_ = static_cast<std::ptrdiff_t>(lists_->begin[n]);
+    end_ = static_cast<std::ptrdiff_t>(lists_->begin[n + 1]);
   }
   [[nodiscard]] KDA_INLINE bool done() const { return at_ == end_; }
   /// It is taken after so many tokens of this call.
   [[nodiscard]] KDA_INLINE std::int64_t tokens() const {
-    const std::int64_t position = lists_.positions.size != 0
-                                      ? lists_.positions[at_]
-                                      : (position_ / lists_.interval + 1 + (at_ - begin_)) * lists_.interval;
+    const std::int64_t position = lists_->positions.size != 0
+                                      ? lists_->positions[at_]
+                                      : (position_ / lists_->interval + 1 + (at_ - begin_)) * lists_->interval;
     return position - position_;
   }
-  [[nodiscard]] KDA_INLINE std::int64_t slot() const { return lists_.slots[at_]; }
+  [[nodiscard]] KDA_INLINE std::int64_t slot() const { return lists_->slots[at_]; }
   KDA_INLINE void advance() { ++at_; }
 
  private:
-  const checkpoints& lists_;
+  const checkpoints* lists_;
   std::int64_t position_;
   std::ptrdiff_t begin_ = 0, at_ = 0, end_ = 0;
 };

@@ -82,6 +82,18 @@ template <class Spec> class step_source {
     prologue_.fill(first, n, {q_, key_stride_}, {k_, key_stride_}, {v_, value_stride_}, tile);
   }
 
+  [[nodiscard]] KDA_INLINE upcoming_rows upcoming(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    upcoming_rows next = prologue_.gate_rows_of(first, n);
+    next.add(args_.q.at(first, prologue_.q_head), args_.q.stride[0], K_);
+    next.add(args_.k.at(first, prologue_.q_head), args_.k.stride[0], K_);
+    next.add(args_.v.at(first, prologue_.head, prologue_.first_column), args_.v.stride[0], columns_);
+    if (args_.y.data == nullptr) return next;
+    next.add(args_.y.at(first, prologue_.head, prologue_.first_column), args_.y.stride[0], columns_);
+    if (columns_ == args_.v.shape[2])
+      next.add(args_.output_gate.at(first, prologue_.head), args_.output_gate.stride[0], columns_);
+    return next;
+  }
+
   KDA_INLINE void emit(std::ptrdiff_t first, std::ptrdiff_t n, const float* out, std::ptrdiff_t stride) const {
     if (args_.y.data == nullptr) return;
     const bool whole = columns_ == args_.v.shape[2];
@@ -135,9 +147,9 @@ template <class Spec> class step_tasks {
       : args_(args),
         core_(core_args(args)),
         channels_(args),
-        grid_(make_head_grid(args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]),
-                             args.v.shape[2], e,
-                             args.y.data == nullptr || std::is_same_v<typename t::stage::out, typename t::io::out>)) {}
+        grid_(make_head_grid(
+            args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]), args.v.shape[2], e,
+            args.y.data == nullptr || std::is_same_v<typename t::stage::out, typename t::io::out>, 0)) {}
 
   [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
   /// Whether y holds what the delta rule gave, and is still to be normalised.
@@ -157,7 +169,8 @@ template <class Spec> class step_tasks {
     if (*args_.modes.at(s.index) == mode::decode)
       walk.decode(source, tile, scratch);
     else
-      walk.prefill(source, tile, scratch);
+      walk.prefill([&](std::ptrdiff_t) KDA_INLINE_LAMBDA -> const step_source<Spec>& { return source; }, 1, tile,
+                   scratch);
   }
 
  private:

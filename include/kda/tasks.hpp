@@ -42,28 +42,31 @@ KDA_NOINLINE inline const detail::slot_entry* longest_first(const sequences& s, 
   return order;
 }
 
-/// A call cut into tasks of one sequence, one value head and a block of its columns. Whole heads as long as they keep
-/// all runners busy; else blocks of whole vectors, at least 32 columns, since each repeats the work on q and k.
+/// A call cut into tasks of one sequence, one value head or a few, and a block of their columns. Whole heads as long as
+/// they keep all runners busy; else blocks of whole vectors, at least 32 columns, since each repeats the work on q and k.
 struct head_grid {
   const detail::slot_entry* order;
-  std::ptrdiff_t sequences, first_head, heads, value_dim, block, blocks;
+  std::ptrdiff_t sequences, first_head, heads, value_dim, block, blocks, in_turn, groups;
 
   struct place {
-    std::ptrdiff_t sequence, head, column, columns;
+    std::ptrdiff_t sequence, head, heads, column, columns;
   };
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return sequences * heads * blocks; }
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return sequences * groups * blocks; }
   [[nodiscard]] KDA_INLINE place at(std::ptrdiff_t i) const {
     const std::ptrdiff_t column = i % blocks * block, rest = value_dim - column;
-    return {static_cast<std::ptrdiff_t>(order[i / (heads * blocks)].sequence), first_head + i / blocks % heads, column,
-            rest < block ? rest : block};
+    const std::ptrdiff_t head = i / blocks % groups * in_turn, left = heads - head;
+    return {static_cast<std::ptrdiff_t>(order[i / (groups * blocks)].sequence), first_head + head,
+            left < in_turn ? left : in_turn, column, rest < block ? rest : block};
   }
 };
-/// `splittable`: whether a head's columns may go to several tasks.
+/// `splittable`: whether a head's columns may go to several tasks. key_dim: heads may take turns in one task, as far as
+/// their states fit into its scratch and each runner has four tasks left; 0: one head a task.
 KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry* order, std::ptrdiff_t first_head,
-                                    std::ptrdiff_t heads, std::ptrdiff_t value_dim, const executor& e,
-                                    bool splittable) {
-  constexpr std::ptrdiff_t least = 32;
-  head_grid g{order, s.has_initial_state.shape[0], first_head, heads, value_dim, detail::max_value_columns, 1};
+                                    std::ptrdiff_t heads, std::ptrdiff_t value_dim, const executor& e, bool splittable,
+                                    std::ptrdiff_t key_dim) {
+  constexpr std::ptrdiff_t least = 32, most_in_turn = 8;
+  head_grid g{order, s.has_initial_state.shape[0], first_head, heads, value_dim, detail::max_value_columns, 1, 1,
+              heads};
   const std::ptrdiff_t whole = g.sequences * heads, wanted = e.run == nullptr ? 1 : 2 * e.concurrency;
   if (splittable && whole > 0 && whole < wanted) {
     const std::ptrdiff_t parts = (wanted + whole - 1) / whole;
@@ -71,6 +74,14 @@ KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry
     if (columns < g.block) g.block = columns < least ? least : columns;
   }
   g.blocks = (value_dim + g.block - 1) / g.block;
+  const std::ptrdiff_t state = key_dim * detail::round_up(value_dim < g.block ? value_dim : g.block, 16);
+  const auto groups_of = [&](std::ptrdiff_t n) KDA_INLINE_LAMBDA { return (heads + n - 1) / n; };
+  for (std::ptrdiff_t n = 2; state > 0 && n <= most_in_turn; n *= 2) {
+    if (n * state > detail::max_key_dim * detail::max_value_columns) break;
+    if (g.sequences * groups_of(n) * g.blocks < 2 * wanted && e.run != nullptr) break;
+    g.in_turn = n;
+  }
+  g.groups = groups_of(g.in_turn);
   return g;
 }
 

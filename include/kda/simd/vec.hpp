@@ -72,6 +72,10 @@ KDA_INLINE vec min(vec a, vec b) { return a.x < b.x ? a : b; }
 KDA_INLINE vec shift_left_23(vec a) {
   return {__builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, a.x) << 23)};
 }
+KDA_INLINE vec sum_lanes(const vec (&x)[1]) { return x[0]; }
+KDA_INLINE void transpose(vec (&)[1]) {}
+KDA_INLINE vec pinned(vec a) { return a; }
+KDA_INLINE vec add_where(mask m, vec a, vec b) { return m ? vec{a.x + b.x} : a; }
 
 #else
 
@@ -123,6 +127,17 @@ KDA_INLINE vec min(vec a, vec b) { return {vec::batch(_mm512_min_ps(a.x, b.x))};
 KDA_INLINE vec shift_left_23(vec a) {
   return {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.x), 23)))};
 }
+// A loaded vector that several instructions use, kept in a register: gcc folds the load into each of them otherwise, and
+// loads, of which a core does two a cycle, become the limit.
+KDA_INLINE vec pinned(vec a) {
+  __m512 x = a.x;
+  asm("" : "+v"(x));
+  return {vec::batch(x)};
+}
+// a + b where m is set, a elsewhere.
+KDA_INLINE vec add_where(mask m, vec a, vec b) {
+  return {vec::batch(_mm512_mask_add_ps(a.x, static_cast<__mmask16>(m.data), a.x, b.x))};
+}
 KDA_INLINE __mmask16 first_lanes(std::ptrdiff_t n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffffu : (1u << n) - 1u);
 }
@@ -143,6 +158,13 @@ KDA_INLINE vec load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret
 KDA_INLINE vec load(const bf16* p, std::ptrdiff_t n) { return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
 KDA_INLINE void store(bf16* p, vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
 KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(a)); }
+template <int Quarters> KDA_INLINE vec shuffle_quarters(vec a, vec b) {
+  return {vec::batch(_mm512_shuffle_f32x4(a.x, b.x, Quarters))};
+}
+KDA_INLINE vec interleave_low(vec a, vec b) { return {vec::batch(_mm512_unpacklo_ps(a.x, b.x))}; }
+KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(_mm512_unpackhi_ps(a.x, b.x))}; }
+KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(_mm512_shuffle_ps(a.x, b.x, 0x44))}; }
+KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(_mm512_shuffle_ps(a.x, b.x, 0xee))}; }
 
 #else
 KDA_INLINE vec max(vec a, vec b) { return {vec::batch(_mm256_max_ps(a.x, b.x))}; }
@@ -150,6 +172,12 @@ KDA_INLINE vec min(vec a, vec b) { return {vec::batch(_mm256_min_ps(a.x, b.x))};
 KDA_INLINE vec shift_left_23(vec a) {
   return {vec::batch(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.x), 23)))};
 }
+KDA_INLINE vec pinned(vec a) {
+  __m256 x = a.x;
+  asm("" : "+x"(x));
+  return {vec::batch(x)};
+}
+KDA_INLINE vec add_where(mask m, vec a, vec b) { return {vec::batch(_mm256_add_ps(a.x, _mm256_and_ps(m, b.x)))}; }
 KDA_INLINE __m256i first_lanes(std::ptrdiff_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n < 8 ? n : 8)),
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -181,13 +209,209 @@ KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) {
   store(part, a);
   for (std::ptrdiff_t i = 0; i < n && i < vec::lanes; ++i) p[i] = part[i];
 }
+KDA_INLINE vec interleave_low(vec a, vec b) { return {vec::batch(_mm256_unpacklo_ps(a.x, b.x))}; }
+KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(_mm256_unpackhi_ps(a.x, b.x))}; }
+KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(_mm256_shuffle_ps(a.x, b.x, 0x44))}; }
+KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(_mm256_shuffle_ps(a.x, b.x, 0xee))}; }
+KDA_INLINE vec low_halves(vec a, vec b) { return {vec::batch(_mm256_permute2f128_ps(a.x, b.x, 0x20))}; }
+KDA_INLINE vec high_halves(vec a, vec b) { return {vec::batch(_mm256_permute2f128_ps(a.x, b.x, 0x31))}; }
 #endif
 #endif
+
+// ---- pairs of vectors -----------------------------------------------------------------------------------------------
+//
+// Rows of a state are worked on 2 * lanes elements at a time. Floats are two neighbouring vectors; bf16 are the even
+// and the odd elements: one shift and one mask widen them, and nothing crosses lanes.
+using pair = vec[2];
+
+KDA_INLINE void load_pair(const float* p, pair& x) { x[0] = load(p), x[1] = load(p + vec::lanes); }
+KDA_INLINE void store_pair(float* p, const pair& x) { store(p, x[0]), store(p + vec::lanes, x[1]); }
+// The first n of the elements, 0 < n < 2 * lanes; zeros for the rest.
+KDA_INLINE void load_pair(const float* p, pair& x, std::ptrdiff_t n) {
+  x[0] = n < vec::lanes ? load(p, n) : load(p);
+  x[1] = n <= vec::lanes ? broadcast(0.f) : load(p + vec::lanes, n - vec::lanes);
+}
+KDA_INLINE void store_pair(float* p, const pair& x, std::ptrdiff_t n) {
+  if (n < vec::lanes)
+    store(p, x[0], n);
+  else
+    store(p, x[0]);
+  if (n > vec::lanes) store(p + vec::lanes, x[1], n - vec::lanes);
+}
+#if KDA_ISA_IS_SCALAR()
+KDA_INLINE void load_pair(const bf16* p, pair& x) { x[0] = load(p), x[1] = load(p + 1); }
+KDA_INLINE void load_pair(const bf16* p, pair& x, std::ptrdiff_t) { x[0] = load(p), x[1] = {0.f}; }
+KDA_INLINE void store_pair(bf16* p, const pair& x) { store(p, x[0]), store(p + 1, x[1]); }
+KDA_INLINE void store_pair(bf16* p, const pair& x, std::ptrdiff_t) { store(p, x[0]); }
+KDA_INLINE void to_even_odd(pair&) {}
+KDA_INLINE void from_even_odd(pair&) {}
+#elif KDA_ISA_IS_AVX512()
+KDA_INLINE void split_words(__m512i words, pair& x) {
+  x[0] = {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)))};
+  x[1] = {vec::batch(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536))))};
+}
+#if defined(__AVX512BF16__)
+// The instruction takes denormals for zeros; within an fp_scope arithmetic makes none.
+KDA_INLINE __m512i join_words(const pair& x) {
+  const __m512bh words = _mm512_cvtne2ps_pbh(x[1].x, x[0].x);  // all even, then all odd
+  const __m512i spread =
+      _mm512_setr_epi32(0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007, 0x180008,
+                        0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f);
+  return _mm512_permutexvar_epi16(spread, __builtin_bit_cast(__m512i, words));
+}
+#else
+// Rounded to nearest, ties to even, in the upper half of each lane: as to_bf16() has it, but for a NaN whose lower half
+// is not zero, which may become anything. See canonical_nan().
+KDA_INLINE __m512i rounded_words(vec a) {
+  const __m512i bits = _mm512_castps_si512(a.x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+}
+KDA_INLINE __m512i join_words(const pair& x) {
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(rounded_words(x[0]), 16), rounded_words(x[1]));
+}
+#endif
+KDA_INLINE __mmask32 first_words(std::ptrdiff_t n) { return n >= 32 ? 0xffffffffu : (1u << n) - 1u; }
+KDA_INLINE void load_pair(const bf16* p, pair& x) { split_words(_mm512_loadu_si512(p), x); }
+KDA_INLINE void load_pair(const bf16* p, pair& x, std::ptrdiff_t n) {
+  split_words(_mm512_maskz_loadu_epi16(first_words(n), p), x);
+}
+KDA_INLINE void store_pair(bf16* p, const pair& x) { _mm512_storeu_si512(p, join_words(x)); }
+KDA_INLINE void store_pair(bf16* p, const pair& x, std::ptrdiff_t n) {
+  _mm512_mask_storeu_epi16(p, first_words(n), join_words(x));
+}
+// Two neighbouring vectors to (even, odd), and back.
+KDA_INLINE void to_even_odd(pair& x) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  const __m512 a = _mm512_permutex2var_ps(x[0].x, even, x[1].x), b = _mm512_permutex2var_ps(x[0].x, odd, x[1].x);
+  x[0] = {vec::batch(a)}, x[1] = {vec::batch(b)};
+}
+KDA_INLINE void from_even_odd(pair& x) {
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+  const __m512 a = _mm512_permutex2var_ps(x[0].x, first, x[1].x), b = _mm512_permutex2var_ps(x[0].x, second, x[1].x);
+  x[0] = {vec::batch(a)}, x[1] = {vec::batch(b)};
+}
+#else
+KDA_INLINE void split_words(__m256i words, pair& x) {
+  x[0] = {vec::batch(_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)))};
+  x[1] = {vec::batch(_mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-65536))))};
+}
+// Rounded to nearest, ties to even, in the upper half of each lane: as to_bf16() has it, but for a NaN whose lower half
+// is not zero, which may become anything. See canonical_nan().
+KDA_INLINE __m256i rounded_words(vec a) {
+  const __m256i bits = _mm256_castps_si256(a.x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+}
+KDA_INLINE __m256i join_words(const pair& x) {
+  return _mm256_blend_epi16(_mm256_srli_epi32(rounded_words(x[0]), 16), rounded_words(x[1]), 0xaa);
+}
+KDA_INLINE void load_pair(const bf16* p, pair& x) {
+  split_words(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), x);
+}
+KDA_INLINE void store_pair(bf16* p, const pair& x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), join_words(x));
+}
+KDA_INLINE void load_pair(const bf16* p, pair& x, std::ptrdiff_t n) {
+  bf16 some[2 * vec::lanes] = {};
+  for (std::ptrdiff_t i = 0; i < n && i < 2 * vec::lanes; ++i) some[i] = p[i];
+  load_pair(some, x);
+}
+KDA_INLINE void store_pair(bf16* p, const pair& x, std::ptrdiff_t n) {
+  bf16 some[2 * vec::lanes];
+  store_pair(some, x);
+  for (std::ptrdiff_t i = 0; i < n && i < 2 * vec::lanes; ++i) p[i] = some[i];
+}
+// Two neighbouring vectors to (even, odd), and back.
+KDA_INLINE void to_even_odd(pair& x) {
+  const __m256d a = _mm256_castps_pd(_mm256_shuffle_ps(x[0].x, x[1].x, 0x88));
+  const __m256d b = _mm256_castps_pd(_mm256_shuffle_ps(x[0].x, x[1].x, 0xdd));
+  x[0] = {vec::batch(_mm256_castpd_ps(_mm256_permute4x64_pd(a, 0xd8)))};
+  x[1] = {vec::batch(_mm256_castpd_ps(_mm256_permute4x64_pd(b, 0xd8)))};
+}
+KDA_INLINE void from_even_odd(pair& x) {
+  const __m256 a = _mm256_unpacklo_ps(x[0].x, x[1].x), b = _mm256_unpackhi_ps(x[0].x, x[1].x);
+  x[0] = {vec::batch(_mm256_permute2f128_ps(a, b, 0x20))};
+  x[1] = {vec::batch(_mm256_permute2f128_ps(a, b, 0x31))};
+}
+#endif
+
+// A NaN becomes one whose lower half is zero, and so does every NaN that arithmetic makes of it: store_pair() keeps it.
+KDA_INLINE vec canonical_nan(vec x) {
+#if KDA_ISA_IS_SCALAR()
+  return x;
+#elif KDA_ISA_IS_AVX512()
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.x, x.x, _CMP_UNORD_Q);
+  return {vec::batch(_mm512_mask_mov_ps(x.x, nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000))))};
+#else
+  const __m256 nan = _mm256_cmp_ps(x.x, x.x, _CMP_UNORD_Q);
+  return {vec::batch(_mm256_blendv_ps(x.x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), nan))};
+#endif
+}
 
 KDA_INLINE vec operator+(vec a, vec b) { return {a.x + b.x}; }
 KDA_INLINE vec operator-(vec a, vec b) { return {a.x - b.x}; }
 KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no sum takes the product: see the top
 KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
+
+#if !KDA_ISA_IS_SCALAR()
+// Lane i is the sum of the lanes of x[i], added in an order that does not depend on i.
+KDA_INLINE vec sum_lanes(const vec (&x)[vec::lanes]) {
+  constexpr int quads = static_cast<int>(vec::lanes) / 4;
+  vec quad[quads];  // quarter q of quad[i]: the sums of the four lanes q of x[4 i] to x[4 i + 3]
+  KDA_UNROLL
+  for (int i = 0; i < quads; ++i) {
+    const vec ab = interleave_low(x[4 * i], x[4 * i + 1]) + interleave_high(x[4 * i], x[4 * i + 1]);
+    const vec cd = interleave_low(x[4 * i + 2], x[4 * i + 3]) + interleave_high(x[4 * i + 2], x[4 * i + 3]);
+    quad[i] = low_pairs(ab, cd) + high_pairs(ab, cd);
+  }
+#if KDA_ISA_IS_AVX512()
+  constexpr int even = 0x88, odd = 0xdd;
+  const vec low = shuffle_quarters<even>(quad[0], quad[1]) + shuffle_quarters<odd>(quad[0], quad[1]);
+  const vec high = shuffle_quarters<even>(quad[2], quad[3]) + shuffle_quarters<odd>(quad[2], quad[3]);
+  return shuffle_quarters<even>(low, high) + shuffle_quarters<odd>(low, high);
+#else
+  return low_halves(quad[0], quad[1]) + high_halves(quad[0], quad[1]);
+#endif
+}
+
+// Lane j of x[i] and lane i of x[j] change places.
+KDA_INLINE void transpose(vec (&x)[vec::lanes]) {
+  constexpr int quads = static_cast<int>(vec::lanes) / 4;
+  vec y[vec::lanes];  // quarter q of y[4 i + j]: lane j of quarter q of x[4 i] to x[4 i + 3]
+  KDA_UNROLL
+  for (int i = 0; i < quads; ++i) {
+    const vec ab_low = interleave_low(x[4 * i], x[4 * i + 1]), ab_high = interleave_high(x[4 * i], x[4 * i + 1]);
+    const vec cd_low = interleave_low(x[4 * i + 2], x[4 * i + 3]),
+              cd_high = interleave_high(x[4 * i + 2], x[4 * i + 3]);
+    y[4 * i] = low_pairs(ab_low, cd_low);
+    y[4 * i + 1] = high_pairs(ab_low, cd_low);
+    y[4 * i + 2] = low_pairs(ab_high, cd_high);
+    y[4 * i + 3] = high_pairs(ab_high, cd_high);
+  }
+  KDA_UNROLL
+  for (int j = 0; j < 4; ++j) {
+#if KDA_ISA_IS_AVX512()
+    constexpr int even = 0x88, odd = 0xdd;
+    const vec low_even = shuffle_quarters<even>(y[j], y[4 + j]), low_odd = shuffle_quarters<odd>(y[j], y[4 + j]);
+    const vec high_even = shuffle_quarters<even>(y[8 + j], y[12 + j]),
+              high_odd = shuffle_quarters<odd>(y[8 + j], y[12 + j]);
+    x[j] = shuffle_quarters<even>(low_even, high_even);
+    x[4 + j] = shuffle_quarters<even>(low_odd, high_odd);
+    x[8 + j] = shuffle_quarters<odd>(low_even, high_even);
+    x[12 + j] = shuffle_quarters<odd>(low_odd, high_odd);
+#else
+    x[j] = low_halves(y[j], y[4 + j]);
+    x[4 + j] = high_halves(y[j], y[4 + j]);
+#endif
+  }
+}
+#endif
+
+// Asks for the cache line at p, into the L2 cache where there is a choice.
+KDA_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // x within [low, high]; a NaN stays a NaN.
 KDA_INLINE vec clamp(vec x, float low, float high) { return min(broadcast(high), max(broadcast(low), x)); }
