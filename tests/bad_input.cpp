@@ -187,6 +187,9 @@ template <class Call, class Test> void for_each_right_call(Call& x, const Test& 
   for (const auto function : functions) test(right_call_of(x, function));
 }
 
+constexpr bool four_flags[] = {true, true, true, true};
+constexpr std::int64_t no_drafts[] = {-1, -1, -1, -1};
+
 const std::vector<sequence> batch{continued(3, 1, 1), {3, 2, 2, 0, true}, fresh(2, 3, 3), continued(0, 4, 4)};
 
 }  // namespace
@@ -367,9 +370,8 @@ TEMPLATE_TEST_CASE("mistakes in lengths, frozen sequences and checkpoints are na
     right.accepts([](auto& p) { p.args.sequences.frozen = {}; });
     // a sequence that is stored needs to know where; one that is frozen, where it begins
     right.refuses(error::wrong_shape, "sequences.store_slots", [](auto& p) { p.args.sequences.store_slots = {}; });
-    static constexpr bool all[4] = {true, true, true, true};
     const auto all_frozen = [](auto& s) {
-      s.frozen = kda::packed(all, 4);
+      s.frozen = kda::packed(four_flags, 4);
       s.checkpoints = {};
       s.store_slots = {};
     };
@@ -463,7 +465,6 @@ TEMPLATE_TEST_CASE("mistakes in speculation are named", "[bad_input]", decode_ca
   right.refuses(error::null_pointer, slots, [&](auto& p) { table(p).first_row.wide = nullptr; });
   right.refuses(error::null_pointer, slots, [&](auto& p) { table(p).first_row = kda::multiples(1, 3); });
   right.refuses(error::wrong_value, "sequences.speculation.num_accepted", [&](auto& p) { table(p) = {}; });
-  static constexpr std::int64_t no_drafts[4] = {-1, -1, -1, -1};
   right.accepts([](auto& p) { p.args.sequences.speculation.num_accepted.wide = no_drafts; });
   right.refuses(error::wrong_shape, "sequences.store_slots", [](auto& p) { p.args.sequences.store_slots = {}; });
   right.accepts([](auto& p) { p.args.sequences.load_slots = {}; });  // -5, the store slot of the last, is padding
