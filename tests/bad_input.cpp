@@ -16,8 +16,6 @@ constexpr testing::index largest = std::numeric_limits<testing::index>::max(),
                          least = std::numeric_limits<testing::index>::min();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN(),
                 infinity = std::numeric_limits<float>::infinity();
-constexpr bool all[4] = {true, true, true, true};
-constexpr std::int64_t no_drafts[4] = {-1, -1, -1, -1};
 constexpr float denormal = std::numeric_limits<float>::denorm_min();
 
 // What a change may spoil.
@@ -188,6 +186,9 @@ template <class Call, class Test> void for_each_right_call(Call& x, const Test& 
     functions = {kernels_of<typename Call::spec>().decode, kernels_of<typename Call::spec>().prefill};
   for (const auto function : functions) test(right_call_of(x, function));
 }
+
+constexpr bool four_flags[] = {true, true, true, true};
+constexpr std::int64_t no_drafts[] = {-1, -1, -1, -1};
 
 const std::vector<sequence> batch{continued(3, 1, 1), {3, 2, 2, 0, true}, fresh(2, 3, 3), continued(0, 4, 4)};
 
@@ -370,7 +371,7 @@ TEMPLATE_TEST_CASE("mistakes in lengths, frozen sequences and checkpoints are na
     // a sequence that is stored needs to know where; one that is frozen, where it begins
     right.refuses(error::wrong_shape, "sequences.store_slots", [](auto& p) { p.args.sequences.store_slots = {}; });
     const auto all_frozen = [](auto& s) {
-      s.frozen = kda::packed(static_cast<const bool*>(all), 4);
+      s.frozen = kda::packed(four_flags, 4);
       s.checkpoints = {};
       s.store_slots = {};
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // More value heads than q/k heads: which q/k head serves which value head, and that heads know nothing of each other.
-#include "support/delta_rule.hpp"
+#include "support/batches.hpp"
 #include "support/kda_catch.hpp"
 
 namespace testing {
@@ -144,6 +144,58 @@ TEMPLATE_TEST_CASE("a NaN stays in its own head", "[heads]", specs::kda_norm_key
           CHECK(same_bits(got, want));
       }
     }
+  }
+}
+
+TEMPLATE_TEST_CASE("calls over head ranges are slices of the whole call, and touch nothing of other heads", "[heads]",
+                   decode_call<specs::kda_given_key>, prefill_call<specs::kda_given_key>, decode_call<specs::kda_tiled>,
+                   prefill_call<specs::kda_tiled>, decode_call<specs::kda_bounded>, prefill_call<specs::kda_bounded>,
+                   decode_call<specs::gdn_softplus>, prefill_call<specs::gdn_softplus>,
+                   decode_call<specs::kda_bf16_value>, prefill_call<specs::kda_bf16_value>, decode_call<specs::qwen>,
+                   prefill_call<specs::qwen>) {
+  // an odd number of heads, cut unevenly and within a group
+  const geometry g{.T = 0, .H = 3, .HV = 21, .K = 9, .V = 11};
+  const std::vector<sequence> batch{{18, 1, 0, 1, true, 3}, fresh(2, 2, 2), continued(1, 3, -1), continued(1, 4, 3)};
+  const auto before = TestType::pool_of(4, 5, g);
+  TestType whole(batch, before, g), parts(batch, before, g);
+  whole.run();
+  const auto rows_of = [&](auto& tensor, index head, const auto& f) {  // of [T, HV, ...]
+    const std::size_t row = tensor.size() / size(22 * g.HV);
+    for (index token = 0; token < 22; ++token) f(tensor, size(token * g.HV + head) * row, row);
+  };
+  index done = 0;
+  for (const auto& [first, count] : {std::pair<index, index>{0, 5}, {5, 1}, {6, 0}}) {
+    const index end = count == 0 ? g.HV : first + count;
+    TestType part(batch, parts.states, g);
+    part.out = parts.out;
+    for (index h = 0; h < g.HV; ++h)
+      if (h < first || h >= end)
+        for_each_tensor(part, [&](auto& tensor) {
+          if (&tensor != static_cast<const void*>(&part.tensors.q) &&
+              &tensor != static_cast<const void*>(&part.tensors.k))
+            rows_of(tensor, h, [](auto& x, std::size_t at, std::size_t n) { put_nan(x, at, n); });
+        });
+    auto args = part.args();
+    args.heads = {.first = first, .count = count};
+    REQUIRE(TestType::function()(args, scratch(4), kda::serial));
+    done = end;
+    auto want = whole.out;
+    for (index h = done; h < g.HV; ++h)
+      rows_of(want, h, [](auto& x, std::size_t at, std::size_t n) {
+        std::memset(static_cast<void*>(&x[at]), canary_bytes, n * sizeof(x[0]));
+      });
+    auto states = whole.states;
+    for (const std::int64_t slot : {1, 2, 3}) {
+      auto of_slot = whole.states.slot(slot);
+      const auto old = before.slot(slot);
+      std::copy(old.begin() + done * g.K * g.V, old.end(), of_slot.begin() + done * g.K * g.V);
+      states.set_slot(slot, of_slot);
+    }
+    CAPTURE(first, count);
+    CHECK(same_bits(part.out, want));
+    CHECK(same_bits(part.states.cells, states.cells));
+    parts.out = part.out;
+    parts.states = part.states;
   }
 }
 
