@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// kda::thread_pool: threads for an engine that has none. Opt-in: it uses the standard library.
+//
+// A call counts its tasks down in `left_`; whoever takes one off owns that task. The caller takes tasks as the workers
+// do and then waits until `unfinished_` is 0, so a worker that wakes late, or never, costs time and nothing else. What
+// orders the memory: left_ is stored with release after the task is set, and taken from with acquire; unfinished_ is
+// counted down with release, and its 0 is read with acquire before the next call sets another task.
+#pragma once
+#include "../executor.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+/// N threads that run the tasks of one call at a time, the caller's thread being one of them. Calls from several
+/// threads wait for each other. Tasks must not throw, nor call their own pool. Idle threads look for work for some tens
+/// of microseconds, which spans the gap between two kernels, and then sleep.
+class thread_pool {
+ public:
+  /// Starts threads - 1 threads; std::system_error if the system has no more.
+  explicit thread_pool(std::ptrdiff_t threads) {
+    for (std::ptrdiff_t i = 1; i < threads; ++i)
+      workers_.emplace_back([this](const std::stop_token& end) { work(end); });
+  }
+
+  /// Threads that work at a time, the caller's among them.
+  [[nodiscard]] std::ptrdiff_t size() const { return static_cast<std::ptrdiff_t>(workers_.size()) + 1; }
+
+  /// f(context, i) for every i in [0, count); returns when all have ended.
+  void run(std::ptrdiff_t count, kda::executor::task f, void* context) {
+    if (count <= 1 || workers_.empty()) {
+      for (std::ptrdiff_t i = 0; i < count; ++i) f(context, i);
+      return;
+    }
+    const std::lock_guard one_at_a_time(callers_);
+    task_ = f, context_ = context;
+    unfinished_.store(count, std::memory_order_relaxed);
+    left_.store(count, std::memory_order_release);
+    { const std::lock_guard lock(mutex_); }  // whoever found nothing to do is asleep now, and can be woken
+    if (count < size())
+      for (std::ptrdiff_t i = 1; i < count; ++i) wake_.notify_one();
+    else
+      wake_.notify_all();
+    while (take_task()) {
+    }
+    const auto all_done = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
+    if (spin_until(all_done)) return;
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, all_done);
+  }
+
+  /// This pool, for kda's calls.
+  [[nodiscard]] kda::executor executor() {
+    return {.self = this,
+            .run = [](void* self, std::ptrdiff_t count, kda::executor::task f,
+                      void* context) { static_cast<thread_pool*>(self)->run(count, f, context); },
+            .concurrency = size()};
+  }
+
+ private:
+  static constexpr int spins = 100;
+
+  template <class F> static bool spin_until(const F& f) {
+    for (int i = 0; i < spins; ++i) {
+      if (f()) return true;
+      std::this_thread::yield();  // to the threads that are awaited, where there are more threads than cores
+    }
+    return false;
+  }
+
+  bool take_task() {
+    std::ptrdiff_t n = left_.load(std::memory_order_relaxed);
+    while (n > 0 && !left_.compare_exchange_weak(n, n - 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+    }
+    if (n <= 0) return false;
+    task_(context_, n - 1);
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      { const std::lock_guard lock(mutex_); }
+      done_.notify_one();
+    }
+    return true;
+  }
+
+  void work(const std::stop_token& end) {
+    const auto has_work = [this] { return left_.load(std::memory_order_relaxed) > 0; };
+    while (!end.stop_requested()) {
+      while (take_task()) {
+      }
+      if (spin_until([&] { return has_work() || end.stop_requested(); })) continue;
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, end, has_work);
+    }
+  }
+
+  std::mutex callers_, mutex_;  // mutex_ guards nothing but the moment before sleep
+  std::condition_variable_any wake_;
+  std::condition_variable done_;
+  kda::executor::task task_ = nullptr;
+  void* context_ = nullptr;
+  alignas(64) std::atomic<std::ptrdiff_t> left_ = 0;
+  alignas(64) std::atomic<std::ptrdiff_t> unfinished_ = 0;
+  std::vector<std::jthread> workers_;  // last: stopped and joined before what they use goes away
+};
+
+}  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE
