@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
+#include <fstream>
 #include <stdexcept>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -15,6 +16,12 @@
 namespace bench {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_for(index threads) {
+  if (!cpu_time || threads != 1) return now();
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
 const limit_table* limits_of(kda::isa wanted) {
   if (static_cast<int>(wanted) > static_cast<int>(kda::best_isa())) return nullptr;
@@ -53,16 +60,28 @@ constexpr index dpbf16_chains = 12, dpbf16_rounds = 20'000, dpbf16_flops = 64 * 
 }
 #endif
 
-// One call of f on each thread at a time.
+// Several calls of f on each thread, so that handing them out counts for little.
 template <class F> double gflops_of(const team& t, double seconds, double flops, F f) {
   volatile float sink = 0;
-  const double taken = shortest(seconds, [&] { for_each_task(t.executor, t.threads, [&](index) { sink = f(); }); });
-  return flops * static_cast<double>(t.threads) / taken / 1e9;
+  const index calls = 4 * t.threads;
+  const double taken =
+      shortest(seconds, t.threads, [&] { for_each_task(t.executor, calls, [&](index) { sink = f(); }); });
+  return flops * static_cast<double>(calls) / taken / 1e9;
 }
 
+// Bytes of the data cache of a level, as Linux reports it: what CPUID says may be another virtual machine's share too.
 index cache_bytes(int level, index otherwise) {
-  const long bytes = sysconf(level);
-  return bytes > 0 ? bytes : otherwise;
+  for (int i = 0; i < 8; ++i) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    std::string type, size;
+    int its_level = 0;
+    std::ifstream(folder + "level") >> its_level;
+    std::ifstream(folder + "type") >> type;
+    std::ifstream(folder + "size") >> size;
+    if (its_level != level || type == "Instruction" || size.empty()) continue;
+    return static_cast<index>(std::stol(size)) << (size.back() == 'M' ? 20 : 10);
+  }
+  return otherwise;
 }
 
 }  // namespace
@@ -98,7 +117,7 @@ double machine::in_place_gbps(index bytes, index threads, const std::string& lev
   const auto rate = [&](void (*pass)(float*, index, float)) {
     // A buffer for the cache is passed over several times in a task, as many as make the call worth its dispatch.
     const index parts = std::min(threads, blocks), passes = std::max<index>(1, (index{1} << 24) / bytes);
-    const double taken = shortest(seconds_, [&] {
+    const double taken = shortest(seconds_, threads, [&] {
       for_each_task(executor(threads), parts, [&](index i) {
         const index first = blocks * i / parts, end = blocks * (i + 1) / parts;
         for (index n = 0; n < passes; ++n) pass(buffer_.data() + first * block_floats, end - first, 1.f);
@@ -111,8 +130,8 @@ double machine::in_place_gbps(index bytes, index threads, const std::string& lev
 }
 
 void machine::measure_all(bool small) {
-  const index l2 = cache_bytes(_SC_LEVEL2_CACHE_SIZE, index{1} << 20);
-  const index l3 = cache_bytes(_SC_LEVEL3_CACHE_SIZE, index{16} << 20);
+  const index l2 = cache_bytes(2, index{1} << 20);
+  const index l3 = cache_bytes(3, index{16} << 20);
   for (const team& t : teams_) {
     for (int i = 0; i <= static_cast<int>(kda::best_isa()); ++i)
       if (limits_of(static_cast<kda::isa>(i)) != nullptr) fma_gflops(static_cast<kda::isa>(i), t.threads);

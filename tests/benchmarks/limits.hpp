@@ -63,17 +63,21 @@ template <class F> void for_each_task(const kda::executor& e, index count, const
         e.self, count, [](void* self, index i) { (*static_cast<const F*>(self))(i); }, const_cast<F*>(&f));
 }
 
+/// Seconds since some moment. `cpu_time`: of the calling thread's own work, for calls on one thread.
 double now();
+inline bool cpu_time = false;
+double now_for(index threads);
 
-/// Shortest of repeated calls of f, in seconds: at least five, unless these take ten times as long as `seconds`.
-template <class F> double shortest(double seconds, const F& f) {
+/// Shortest of repeated calls of f, which runs on `threads` threads, in seconds: at least five, unless these take ten times as long as `seconds`.
+template <class F> double shortest(double seconds, index threads, const F& f) {
   double best = 1e300;
   const double start = now();
   for (int n = 0;; ++n) {
-    const double begin = now(), spent = begin - start;
+    const double spent = now() - start;
     if ((spent >= seconds && n >= 5) || (spent >= 10 * seconds && n >= 1)) return best;
+    const double begin = now_for(threads);
     f();
-    const double taken = now() - begin;
+    const double taken = now_for(threads) - begin;
     best = taken < best ? taken : best;
   }
 }

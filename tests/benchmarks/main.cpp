@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // kda_benchmarks: kernels on full-size batches, measured against the limits of this machine.
-//   kda_benchmarks [--quick | --smoke] [--json FILE] [--no-ratios] [options of Google Benchmark]
+//   kda_benchmarks [--quick | --smoke] [--json FILE] [--no-ratios] [--cpu-time] [options of Google Benchmark]
 //     --quick   minutes instead of half an hour; --smoke: seconds, tiny batches
 //     --json    results, machine and ratios; table.py and plot.py read it
+//     --cpu-time  calls on one thread are timed by that thread's CPU time: for a machine that others keep busy
 //     --benchmark_filter=kda_prefill/avx2   some rows only; their names begin with operation and ISA
 // Time is the shortest single call. Before the first one, a call's results are compared with the double reference; a
 // call that allocates fails.
@@ -40,9 +41,9 @@ class runner {
     work_->call_or_throw(executor);  // the executor's threads are awake, caches as a repeated call finds them
     for ([[maybe_unused]] auto _ : state) {
       const long before = allocations();
-      const double begin = now();
+      const double begin = now_for(row.threads);
       const kda::status s = work_->call(executor, kda::checking::checked);
-      const double seconds = now() - begin;
+      const double seconds = now_for(row.threads) - begin;
       if (allocations() != before) return fail(state, "the call allocated memory");
       if (!s) return fail(state, s.argument);
       state.SetIterationTime(seconds);
@@ -110,6 +111,8 @@ options parse(int& count, char** words) {
       o.extent = extent::smoke;
     else if (std::strcmp(words[i], "--no-ratios") == 0)
       o.ratios = false;
+    else if (std::strcmp(words[i], "--cpu-time") == 0)
+      cpu_time = true;
     else if (std::strcmp(words[i], "--json") == 0 && i + 1 < count)
       o.json = words[++i];
     else

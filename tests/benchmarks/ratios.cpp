@@ -8,17 +8,17 @@ namespace bench {
 
 namespace {
 
-/// Shortest calls of each function, in seconds, measured in turns.
-template <class... F> std::array<double, sizeof...(F)> in_turns(double seconds, const F&... f) {
+/// Shortest calls of each function, which run on `threads` threads, in seconds, measured in turns.
+template <class... F> std::array<double, sizeof...(F)> in_turns(double seconds, index threads, const F&... f) {
   std::array<double, sizeof...(F)> best{};
   best.fill(HUGE_VAL);
   const double start = now();
   for (int n = 0; n < 5 || now() - start < seconds; ++n) {
     std::size_t i = 0;
     const auto time = [&](const auto& g) {
-      const double begin = now();
+      const double begin = now_for(threads);
       g();
-      best[i] = std::min(best[i], now() - begin);
+      best[i] = std::min(best[i], now_for(threads) - begin);
       ++i;
     };
     (time(f), ...);
@@ -43,7 +43,7 @@ template <class Spec> class comparison {
     step_work<Spec> one(table_, {kda::mode::prefill}, g_, {tokens}, most_);
     for (const team& t : machine_.teams()) {
       const auto [together, apart_a, apart_b] = in_turns(
-          4 * seconds_, [&] { mixed.call_or_throw(t.executor); }, [&] { some.call_or_throw(t.executor); },
+          4 * seconds_, t.threads, [&] { mixed.call_or_throw(t.executor); }, [&] { some.call_or_throw(t.executor); },
           [&] { one.call_or_throw(t.executor); });
       add("step: " + std::to_string(decodes) + " decodes with a prefill of " + std::to_string(tokens) +
               " tokens, over the two apart",
@@ -60,8 +60,8 @@ template <class Spec> class comparison {
     const std::string decode = "decode, N = " + std::to_string(N) + ": ";
     for (const team& t : machine_.teams()) {
       const auto [a, b, c] = in_turns(
-          4 * seconds_, [&] { shuffled->call_or_throw(t.executor); }, [&] { sequential->call_or_throw(t.executor); },
-          [&] { padded->call_or_throw(t.executor); });
+          4 * seconds_, t.threads, [&] { shuffled->call_or_throw(t.executor); },
+          [&] { sequential->call_or_throw(t.executor); }, [&] { padded->call_or_throw(t.executor); });
       add(decode + "shuffled slots over sequential ones", t.threads, a, b, "<= 1.05");
       add(decode + "padded slots over dense ones", t.threads, c, a, "<= 1.05");
     }
@@ -70,7 +70,7 @@ template <class Spec> class comparison {
   void checks() {
     core_work<Spec> w(table_, kda::mode::decode, g_, {1}, most_);
     const auto [checked, unchecked] = in_turns(
-        4 * seconds_, [&] { w.call_or_throw(); }, [&] { w.call_or_throw(kda::serial, kda::unchecked); });
+        4 * seconds_, 1, [&] { w.call_or_throw(); }, [&] { w.call_or_throw(kda::serial, kda::unchecked); });
     add("decode, N = 1: checked over unchecked", 1, checked, unchecked, "<= 1.02");
   }
 
@@ -78,7 +78,7 @@ template <class Spec> class comparison {
     step_work<Spec> w(table_, equal(N, m), g_, equal(N, T), most_);
     for (const team& t : machine_.teams()) {
       const auto [step, parts] = in_turns(
-          4 * seconds_, [&] { w.call_or_throw(t.executor); },
+          4 * seconds_, t.threads, [&] { w.call_or_throw(t.executor); },
           [&] {
             if (!w.call_parts(t.executor)) throw std::runtime_error("a part of step was refused");
           });
@@ -91,7 +91,7 @@ template <class Spec> class comparison {
     for (const team& t : machine_.teams()) {
       if (t.threads == 1) continue;
       const auto [one, several] = in_turns(
-          4 * seconds_, [&] { w.call_or_throw(); }, [&] { w.call_or_throw(t.executor); });
+          4 * seconds_, t.threads, [&] { w.call_or_throw(); }, [&] { w.call_or_throw(t.executor); });
       add(shape_name(core_name(m), N, T) + ": speed of " + std::to_string(t.threads) + " threads over one", t.threads,
           one, several, t.threads == 2 ? reach : "");
     }

@@ -103,7 +103,11 @@ void write_json(const std::string& file, machine& m, const std::vector<row>& row
                         {"reach", r.reach}});
   json isas = json::array();
   for (int i = 0; i <= static_cast<int>(kda::best_isa()); ++i) isas.push_back(kda::name(static_cast<kda::isa>(i)));
-  const json all = {{"machine", {{"cpu", cpu_name()}, {"isas", isas}, {"limits", limits(m)}}},
+  const json all = {{"machine",
+                     {{"cpu", cpu_name()},
+                      {"isas", isas},
+                      {"clock", cpu_time ? "CPU time on one thread" : "wall"},
+                      {"limits", limits(m)}}},
                     {"results", results},
                     {"ratios", compared}};
   std::ofstream out(file);
