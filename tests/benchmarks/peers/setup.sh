@@ -28,8 +28,10 @@ build_ggml() {
   mkdir -p "$folder/ggml/source" "$folder/ggml/lib"
   "$python" -m pip download --no-deps --no-binary :all: --dest "$folder/ggml" llama-cpp-python
   tar xzf "$folder"/ggml/llama_cpp_python-*.tar.gz --strip-components=1 -C "$folder/ggml/source"
+  touch "$folder/ggml/source/vendor/llama.cpp/ggml/ggml.pc.in" # left out of the package, wanted by its CMakeLists.txt
   cmake -S "$folder/ggml/source/vendor/llama.cpp/ggml" -B "$folder/ggml/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DGGML_CCACHE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF
+    -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON -DGGML_CCACHE=OFF \
+    -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF
   cmake --build "$folder/ggml/build" --target ggml-base ggml-cpu
   find "$folder/ggml/build" -name 'libggml-*.so*' -exec cp -a {} "$folder/ggml/lib/" \;
 }
