@@ -10,6 +10,7 @@
 // Exit status 1 and one line that says why, if an error is beyond its bound or something cannot be read or run.
 #include "glm_weights.hpp"
 #include "golden_layer.hpp"
+#include "program.hpp"
 #include "stage_errors.hpp"
 
 #include <algorithm>
@@ -21,31 +22,10 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 namespace engine {
 namespace {
-
-/// A bar on standard error, if that is a terminal.
-class progress {
- public:
-  explicit progress(index steps) : steps_(steps) {}
-  ~progress() {
-    if (terminal_) std::fputs("\r\x1b[K", stderr);
-  }
-  void next(const char* what) {
-    static constexpr char full[] = "########################################";
-    constexpr int width = sizeof full - 1;
-    if (terminal_)
-      std::fprintf(stderr, "\r\x1b[K[%-*.*s] %s", width, static_cast<int>(done_ * width / steps_), full, what);
-    ++done_;
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  index steps_, done_ = 0;
-};
 
 // ---- 1. golden layers ----------------------------------------------------------------------------------------------
 
@@ -202,22 +182,9 @@ options parse(int count, char** words) {
   return o;
 }
 
-const auto* choose_kernels(const std::string& isa) {
-  if (isa.empty()) {
-    if (const auto* best = kda::select(glm_kernels)) return best;
-    throw std::runtime_error("no kernels were built that can run here");
-  }
-  for (const kda::isa i : {kda::isa::scalar, kda::isa::avx2, kda::isa::avx512})
-    if (isa == kda::name(i)) {
-      if (const auto* exact = kda::select_exactly(glm_kernels, i)) return exact;
-      throw std::runtime_error("kernels for " + isa + " were not built, or cannot run here");
-    }
-  throw std::runtime_error("--isa " + isa + ": is none of scalar, avx2, avx512");
-}
-
 int run_all(const options& o) {
   stopwatch clock;
-  const auto* kernels = choose_kernels(o.isa);
+  const auto* kernels = choose_kernels(glm_kernels, o.isa);
   thread_pool pool(std::max(1u, std::thread::hardware_concurrency()));
   std::printf("glm_layer: isa %s, %td threads\n\n", kernels->get<glm>().isa, pool.size());
   if (!run_golden_layers(*kernels, pool, o.golden))

@@ -12,15 +12,14 @@
 #pragma once
 #include "glm.hpp"
 #include "linear.hpp"
+#include "stopwatch.hpp"
 #include "tensor.hpp"
 #include "thread_pool.hpp"
 
-#include <chrono>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace engine {
@@ -62,18 +61,6 @@ template <class T> struct activations {
         core(tokens, s.Q()),
         normed(tokens, s.Q()),
         y(tokens, s.hidden) {}
-};
-
-class stopwatch {
- public:
-  /// Seconds since the last lap, or since the beginning.
-  double lap() {
-    const auto now = std::chrono::steady_clock::now();
-    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
 /// Seconds spent, by stage.

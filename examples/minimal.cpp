@@ -25,19 +25,17 @@ int main() {
   int offsets[] = {0, 12, 17};                // the prompts are tokens 0 to 11 and 12 to 16
   const int slots[] = {0, 1};                 // where each sequence keeps its state
   bool has_initial_state[] = {false, false};  // both begin here
-  const kda::delta_rule_args<glm> args{
-      .q = kda::packed(q.data(), tokens, heads, dim),
-      .k = kda::packed(k.data(), tokens, heads, dim),
-      .v = kda::packed(v.data(), tokens, heads, dim),
-      .gate = kda::packed(f.data(), tokens, heads, dim),
-      .beta = kda::packed(b.data(), tokens, heads),
-      .out = kda::packed(out.data(), tokens, heads, dim),
-      .gate_params = {.lower_bound = -5},
-      .sequences = {.offsets = kda::indices(offsets, sequences + 1),
-                    .load_slots = kda::indices(slots, sequences),
-                    .store_slots = kda::indices(slots, sequences),
-                    .has_initial_state = kda::packed(has_initial_state, sequences)},
-      .states = {.data = states.data(), .slots = sequences, .slot_stride = heads * dim * dim}};
+  const kda::delta_rule_args<glm> args{.q = kda::packed(q.data(), tokens, heads, dim),
+                                       .k = kda::packed(k.data(), tokens, heads, dim),
+                                       .v = kda::packed(v.data(), tokens, heads, dim),
+                                       .gate = kda::packed(f.data(), tokens, heads, dim),
+                                       .beta = kda::packed(b.data(), tokens, heads),
+                                       .out = kda::packed(out.data(), tokens, heads, dim),
+                                       .gate_params = {.lower_bound = -5},
+                                       .sequences = {.offsets = kda::indices(offsets),
+                                                     .store_slots = kda::indices(slots),
+                                                     .has_initial_state = kda::packed(has_initial_state, sequences)},
+                                       .states = {.data = states.data(), .slots = sequences}};
   constexpr auto bytes = kda::workspace_bytes({.sequences = sequences});
   std::vector<char> scratch(bytes);  // the caller's: the library allocates nothing
   const kda::workspace workspace{scratch.data(), bytes};

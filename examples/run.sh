@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The examples, from nothing: installs what is missing (Debian 12), builds under build/examples with gcc, runs.
 #   examples/run.sh [OPTIONS OF glm_layer]     --quick: fewer tokens; --isa scalar|avx2|avx512
+# build/examples/examples/engine_loop is built too, and runs by itself.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev nlohmann-json3-dev

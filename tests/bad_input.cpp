@@ -43,9 +43,10 @@ template <class Args> struct right_call {
   Args args;
   testing::index sequences;
   std::function<std::vector<unsigned char>()> written;
+  testing::index kept_states = 0;
 
   kda::status changed(const change<Args>& f, std::ptrdiff_t& tasks) const {
-    scratch memory(sequences);
+    scratch memory(sequences, 1, kept_states);
     const auto run = [](void* self, std::ptrdiff_t count, kda::executor::task task, void* context) {
       *static_cast<std::ptrdiff_t*>(self) += count;
       for (std::ptrdiff_t i = 0; i < count; ++i) task(context, i);
@@ -115,7 +116,38 @@ template <class Args> struct right_call {
     for (const testing::index concurrency : {testing::index{0}, testing::index{-1}, least})
       accepts([&](auto& p) { p.executor.concurrency = concurrency; });
   }
-  [[nodiscard]] testing::index args_workspace_bytes() const { return kda::workspace_bytes({.sequences = sequences}); }
+  [[nodiscard]] testing::index args_workspace_bytes() const {
+    return kda::workspace_bytes({.sequences = sequences, .kept_states = kept_states});
+  }
+
+  // A list of a fixed size above 1; `of` finds it in the sequences.
+  template <class Of> void refuses_lists(const char* name, const Of& of, bool may_be_left_out = false) const {
+    INFO("list " << name);
+    for (const testing::index by : {-1, 1})
+      refuses(error::wrong_shape, name, [&](auto& p) { of(p.args.sequences).size += by; });
+    for (const testing::index n : {testing::index{-1}, largest, least})
+      refuses(error::wrong_shape, name, [&](auto& p) { of(p.args.sequences).size = n; });
+    refuses(error::null_pointer, name, [&](auto& p) { of(p.args.sequences).wide = nullptr; });
+    for (const testing::index stride : {testing::index{0}, testing::index{-1}, largest, largest / 8, least})
+      refuses(error::wrong_stride, name, [&](auto& p) { of(p.args.sequences).stride = stride; });
+    for (const testing::index step : {testing::index{-1}, largest, least})
+      refuses(error::wrong_stride, name,
+              [&](auto& p) { of(p.args.sequences) = kda::multiples(step, of(p.args.sequences).size); });
+    if (may_be_left_out)
+      accepts([&](auto& p) { of(p.args.sequences) = {}; });
+    else
+      refuses(error::wrong_shape, name, [&](auto& p) { of(p.args.sequences) = {}; });
+  }
+
+  // Flags, one for each sequence; `of` finds them in the sequences.
+  template <class Of> void refuses_flags(const char* name, const Of& of) const {
+    INFO("flags " << name);
+    for (const testing::index n : {sequences - 1, sequences + 1, testing::index{0}, testing::index{-1}, largest, least})
+      refuses(error::wrong_shape, name, [&](auto& p) { of(p.args.sequences).shape[0] = n; });
+    for (const testing::index stride : {testing::index{0}, testing::index{-1}, testing::index{2}, largest})
+      refuses(error::wrong_stride, name, [&](auto& p) { of(p.args.sequences).stride[0] = stride; });
+    refuses(error::null_pointer, name, [&](auto& p) { of(p.args.sequences).data = nullptr; });
+  }
 
   void refuses_gate_params() const {
     if constexpr (requires { args.gate_params.lower_bound; })
@@ -137,19 +169,22 @@ template <class T> void append_bytes(std::vector<unsigned char>& to, const T* da
   to.insert(to.end(), bytes, bytes + n * sizeof(T));
 }
 
-// x's call by each function that takes such arguments.
-template <class Call, class Test> void for_each_right_call(Call& x, const Test& test) {
+// x's call by one function.
+template <class Call, class Function> auto right_call_of(Call& x, Function function) {
   const auto written = [&x] {
     std::vector<unsigned char> bytes;
     append_bytes(bytes, x.out.data(), x.out.size());
     append_bytes(bytes, x.states.cells.data(), x.states.cells.size());
     return bytes;
   };
+  return right_call<decltype(x.args())>{function, x.args(), x.sequences(), written, x.lists.kept_states()};
+}
+// x's call by each function that takes such arguments.
+template <class Call, class Test> void for_each_right_call(Call& x, const Test& test) {
   std::vector functions{Call::function()};
   if constexpr (requires { x.tensors; })
     functions = {kernels_of<typename Call::spec>().decode, kernels_of<typename Call::spec>().prefill};
-  for (const auto function : functions)
-    test(right_call<decltype(x.args())>{function, x.args(), x.sequences(), written});
+  for (const auto function : functions) test(right_call_of(x, function));
 }
 
 const std::vector<sequence> batch{continued(3, 1, 1), {3, 2, 2, 0, true}, fresh(2, 3, 3), continued(0, 4, 4)};
@@ -241,34 +276,16 @@ TEMPLATE_TEST_CASE("mistakes in sequences, states and workspace are named", "[ba
                    decode_call<specs::kda_bounded>, conv_call<specs::kda_bounded>, conv_call<specs::qwen>) {
   TestType x(batch, TestType::pool_of(5, 1));
   for_each_right_call(x, [&](const auto& right) {
-    const auto refuses_lists = [&](const char* name, auto of, bool may_be_left_out = false) {
-      INFO("list " << name);
-      for (const testing::index by : {-1, 1})
-        right.refuses(error::wrong_shape, name, [&](auto& p) { of(p.args.sequences).size += by; });
-      for (const testing::index n : {testing::index{-1}, largest, least})
-        right.refuses(error::wrong_shape, name, [&](auto& p) { of(p.args.sequences).size = n; });
-      right.refuses(error::null_pointer, name, [&](auto& p) { of(p.args.sequences).wide = nullptr; });
-      if (may_be_left_out)
-        right.accepts([&](auto& p) { of(p.args.sequences) = {}; });
-      else
-        right.refuses(error::wrong_shape, name, [&](auto& p) { of(p.args.sequences) = {}; });
-    };
-    refuses_lists(
+    right.refuses_lists(
         "sequences.offsets", [](auto& s) -> auto& { return s.offsets; });
-    refuses_lists(
+    right.refuses_lists(
         "sequences.load_slots", [](auto& s) -> auto& { return s.load_slots; }, true);
-    refuses_lists(
+    right.refuses_lists(
         "sequences.store_slots", [](auto& s) -> auto& { return s.store_slots; });
-    refuses_lists(
+    right.refuses_lists(
         "sequences.first_position", [](auto& s) -> auto& { return s.first_position; }, true);
-    const auto has_state = [](auto& p) -> auto& { return p.args.sequences.has_initial_state; };
-    for (const testing::index n :
-         {testing::index{3}, testing::index{5}, testing::index{0}, testing::index{-1}, largest, least})
-      right.refuses(error::wrong_shape, "sequences.has_initial_state", [&](auto& p) { has_state(p).shape[0] = n; });
-    for (const testing::index stride : {testing::index{0}, testing::index{-1}, testing::index{2}, largest})
-      right.refuses(error::wrong_stride, "sequences.has_initial_state",
-                    [&](auto& p) { has_state(p).stride[0] = stride; });
-    right.refuses(error::null_pointer, "sequences.has_initial_state", [&](auto& p) { has_state(p).data = nullptr; });
+    right.refuses_flags(
+        "sequences.has_initial_state", [](auto& s) -> auto& { return s.has_initial_state; });
     for (const testing::index n : {testing::index{-1}, least})
       right.refuses(error::wrong_shape, "sequences.store_slots", [&](auto& p) {
         kda::sequences& s = p.args.sequences;
@@ -325,6 +342,155 @@ TEMPLATE_TEST_CASE("mistakes in sequences, states and workspace are named", "[ba
 
     right.refuses_workspaces();
     right.accepts([](auto&) {});
+  });
+}
+
+TEMPLATE_TEST_CASE("mistakes in lengths, frozen sequences and checkpoints are named", "[bad_input]",
+                   decode_call<specs::kda_bounded>, conv_call<specs::kda_bounded>, conv_call<specs::qwen>) {
+  TestType x({{3, 1, 1, 5, true, 7}, {3, 2, 2, 0, true}, fresh(2, 3, 3), continued(0, 4, 4)}, TestType::pool_of(10, 1));
+  x.lists.lengths = {3, 2, 2, 0};
+  x.lists.freeze({false, true, false, false});
+  x.lists.keep({{{8, 6}, {10, 7}}, {}, {{2, 8}}, {}});
+  for_each_right_call(x, [&](const auto& right) {
+    const auto lengths = [](auto& s) -> auto& { return s.lengths; };
+    right.refuses_lists("sequences.lengths", lengths, true);
+    const auto with = [&](auto list, const std::vector<std::int64_t>& values) {
+      return [=](auto& p) { list(p.args.sequences).wide = values.data(); };
+    };
+    const std::vector<std::vector<std::int64_t>> wrong_lengths{
+        {-1, 2, 2, 0}, {4, 2, 2, 0}, {3, largest, 2, 0}, {3, 2, least, 0}, {3, 2, 2, 1}};
+    for (const auto& values : wrong_lengths)
+      right.refuses(error::wrong_value, "sequences.lengths", with(lengths, values));
+
+    right.refuses_flags(
+        "sequences.frozen", [](auto& s) -> auto& { return s.frozen; });
+    right.accepts([](auto& p) { p.args.sequences.frozen = {}; });
+    // a sequence that is stored needs to know where; one that is frozen, where it begins
+    right.refuses(error::wrong_shape, "sequences.store_slots", [](auto& p) { p.args.sequences.store_slots = {}; });
+    static constexpr bool all[4] = {true, true, true, true};
+    const auto all_frozen = [](auto& s) {
+      s.frozen = kda::packed(all, 4);
+      s.checkpoints = {};
+      s.store_slots = {};
+    };
+    right.accepts([&](auto& p) { all_frozen(p.args.sequences); });
+    right.refuses(error::wrong_shape, "sequences.load_slots", [&](auto& p) {
+      all_frozen(p.args.sequences);
+      p.args.sequences.load_slots = {};
+    });
+
+    const auto begin = [](auto& s) -> auto& { return s.checkpoints.begin; };
+    right.refuses_lists("sequences.checkpoints.begin", begin);
+    const std::vector<std::vector<std::int64_t>> wrong_begins{
+        {0, 2, 1, 3, 3},       {-1, 2, 2, 3, 3}, {0, 2, 2, 3, 4}, {0, 2, 2, largest, 3},
+        {0, 2, 2, 3, largest}, {4, 4, 4, 4, 4},  {0, 2, 2, 3, 2}, {least, 2, 2, 3, 3}};
+    for (const auto& values : wrong_begins)
+      right.refuses(error::wrong_offsets, "sequences.checkpoints.begin", with(begin, values));
+    const std::vector<std::int64_t> none{0, 0, 0, 0, 0}, of_frozen{0, 1, 2, 3, 3};
+    right.accepts(with(begin, none));
+    right.refuses(error::wrong_value, "sequences.checkpoints.begin", with(begin, of_frozen));
+    right.refuses(error::wrong_offsets, "sequences.checkpoints.begin", [](auto& p) {  // entries, but no slots
+      p.args.sequences.checkpoints.slots = {};
+      p.args.sequences.checkpoints.positions = {};
+    });
+
+    right.refuses_lists(
+        "sequences.checkpoints.positions", [](auto& s) -> auto& { return s.checkpoints.positions; });
+    const auto kept = [](auto& s) -> auto& { return s.checkpoints.slots; };
+    for (const testing::index by : {-1, 1})
+      right.refuses(error::wrong_shape, "sequences.checkpoints.positions",
+                    [&](auto& p) { kept(p.args.sequences).size += by; });
+    for (const testing::index n : {testing::index{-1}, least})
+      right.refuses(error::wrong_shape, "sequences.checkpoints.slots",
+                    [&](auto& p) { kept(p.args.sequences).size = n; });
+    for (const testing::index stride : {testing::index{0}, testing::index{-1}, largest, least})
+      right.refuses(error::wrong_stride, "sequences.checkpoints.slots",
+                    [&](auto& p) { kept(p.args.sequences).stride = stride; });
+    right.refuses(error::wrong_stride, "sequences.checkpoints.slots",
+                  [&](auto& p) { kept(p.args.sequences).size = largest; });
+    right.refuses(error::null_pointer, "sequences.checkpoints.slots",
+                  [&](auto& p) { kept(p.args.sequences).wide = nullptr; });
+    for (const std::int64_t slot : {std::int64_t{10}, std::int64_t{largest}}) {
+      const std::vector<std::int64_t> slots{6, slot, 8};
+      right.refuses(error::slot_out_of_range, "sequences.checkpoints.slots", with(kept, slots));
+    }
+    const std::vector<std::int64_t> skipped{-1, least, -7};
+    right.accepts(with(kept, skipped));
+
+    const auto interval = [](std::int64_t n, bool positions) {
+      return [=](auto& p) {
+        p.args.sequences.checkpoints.interval = n;
+        if (!positions) p.args.sequences.checkpoints.positions = {};
+      };
+    };
+    for (const bool positions : {true, false})
+      for (const std::int64_t n : {std::int64_t{-1}, std::int64_t{least}})
+        right.refuses(error::wrong_value, "sequences.checkpoints.interval", interval(n, positions));
+    right.refuses(error::wrong_value, "sequences.checkpoints.interval", interval(2, true));
+    right.refuses(error::wrong_shape, "sequences.checkpoints.begin", interval(3, false));  // one each
+    right.refuses(error::wrong_shape, "sequences.checkpoints.begin", interval(largest, false));
+    right.accepts(interval(2, false));  // 8 and 10, and 2
+    const std::vector<std::int64_t> late{largest - 2, 0, 0, 0};
+    right.refuses(error::wrong_value, "sequences.first_position",
+                  with(
+                      [](auto& s) -> auto& { return s.first_position; }, late));
+
+    right.refuses_workspaces();
+    right.accepts([](auto&) {});
+  });
+}
+
+TEMPLATE_TEST_CASE("mistakes in speculation are named", "[bad_input]", decode_call<specs::kda_bounded>,
+                   conv_call<specs::kda_bounded>, conv_call<specs::qwen>) {
+  TestType x({{3, 1, -5, -5, true}, {3, 2, 2, 0, true}, fresh(2, 3, 3), {0, 4, 4, -5, true}}, TestType::pool_of(12, 1));
+  x.lists.speculate({2, -1, -1, 0}, {{5, 6, 7}, {}, {}, {8, 9, 10}});
+  const auto right = right_call_of(x, TestType::function());
+  right.refuses_lists(
+      "sequences.speculation.num_accepted", [](auto& s) -> auto& { return s.speculation.num_accepted; });
+  const char* const slots = "sequences.speculation.slots";
+  const auto table = [](auto& p) -> auto& { return p.args.sequences.speculation.slots; };
+  for (const testing::index rows :
+       {testing::index{3}, testing::index{5}, testing::index{0}, testing::index{-1}, largest, least})
+    right.refuses(error::wrong_shape, slots, [&](auto& p) { table(p).rows = rows; });
+  for (const testing::index columns : {testing::index{2}, testing::index{-1}, least})
+    right.refuses(error::wrong_shape, slots, [&](auto& p) { table(p).first_row.size = columns; });
+  for (const testing::index columns : {testing::index{4}, largest})  // wider than the rows lie apart
+    right.refuses(error::wrong_stride, slots, [&](auto& p) { table(p).first_row.size = columns; });
+  for (const testing::index stride : {testing::index{2}, testing::index{0}, testing::index{-3}, largest, least})
+    right.refuses(error::wrong_stride, slots, [&](auto& p) { table(p).row_stride = stride; });
+  for (const testing::index stride : {testing::index{2}, testing::index{0}, testing::index{-1}, largest, least})
+    right.refuses(error::wrong_stride, slots, [&](auto& p) { table(p).first_row.stride = stride; });
+  right.refuses(error::null_pointer, slots, [&](auto& p) { table(p).first_row.wide = nullptr; });
+  right.refuses(error::null_pointer, slots, [&](auto& p) { table(p).first_row = kda::multiples(1, 3); });
+  right.refuses(error::wrong_value, "sequences.speculation.num_accepted", [&](auto& p) { table(p) = {}; });
+  static constexpr std::int64_t no_drafts[4] = {-1, -1, -1, -1};
+  right.accepts([](auto& p) { p.args.sequences.speculation.num_accepted.wide = no_drafts; });
+  right.refuses(error::wrong_shape, "sequences.store_slots", [](auto& p) { p.args.sequences.store_slots = {}; });
+  right.accepts([](auto& p) { p.args.sequences.load_slots = {}; });  // -5, the store slot of the last, is padding
+  right.refuses_workspaces();
+  right.accepts([](auto&) {});
+  // of one sequence, whose table may claim any width
+  TestType one({{2, 1, 0, -5, true}}, TestType::pool_of(4, 1));
+  one.lists.speculate({0}, {{1, 2}});
+  const auto single = right_call_of(one, TestType::function());
+  single.refuses(error::wrong_stride, slots, [&](auto& p) { table(p).first_row.size = largest; });
+  single.refuses(error::workspace_too_small, "workspace", [&](auto& p) { table(p).first_row.size = largest / 16; });
+  if constexpr (requires { x.tensors; })
+    right_call_of(x, kernels_of<typename TestType::spec>().prefill)
+        .refuses(error::wrong_value, "sequences.speculation.num_accepted", [](auto&) {});
+}
+
+TEMPLATE_TEST_CASE("head ranges past the value heads are refused", "[bad_input]", decode_call<specs::kda_bounded>,
+                   decode_call<specs::gdn_softplus>) {
+  TestType x(batch, TestType::pool_of(5, 1));
+  for_each_right_call(x, [](const auto& right) {
+    using range = kda::head_range;
+    for (const range r : {range{-1, 2}, range{-1, 0}, range{0, 5}, range{2, 3}, range{4, 0}, range{4, 1}, range{5, 0},
+                          range{0, -1}, range{3, -1}, range{largest, 1}, range{1, largest}, range{least, 1},
+                          range{1, least}, range{largest, largest}})
+      right.refuses(error::wrong_value, "heads", [&](auto& p) { p.args.heads = r; });
+    for (const range r : {range{0, 0}, range{0, 4}, range{3, 1}, range{3, 0}, range{1, 2}, range{0, 1}})
+      right.accepts([&](auto& p) { p.args.heads = r; });
   });
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What glm_layer says of input that is missing, broken or wrong: exit status 1 and one line that names it, every time.
-#   example_errors.sh GLM_LAYER GOLDEN_DIR
+# What the examples say of input that is missing, broken or wrong: exit status 1 and one line that names it, every time.
+#   example_errors.sh GLM_LAYER GOLDEN_DIR ENGINE_LOOP
 set -euo pipefail
 program=$1 golden=$2
 folder=$(mktemp -d)
@@ -9,14 +9,14 @@ trap 'rm -rf "$folder"' EXIT
 file=$folder/case.json
 count=0 failures=0
 
-# refused WORDS ARGUMENTS...: glm_layer must fail with one line that has these words.
+# refused WORDS ARGUMENTS...: the program must fail with one line that has these words.
 refused() {
   local words=$1 status=0
   shift
   "$program" "$@" > /dev/null 2> "$folder/said" || status=$?
   count=$((count + 1))
   if [ $status -ne 1 ] || [ "$(wc -l < "$folder/said")" -ne 1 ] || ! grep -qF -- "$words" "$folder/said"; then
-    echo "FAILED: glm_layer $*: status $status, wanted 1 and one line with: $words"
+    echo "FAILED: ${program##*/} $*: status $status, wanted 1 and one line with: $words"
     sed 's/^/  | /' "$folder/said"
     failures=$((failures + 1))
   fi
@@ -86,6 +86,16 @@ changed 's/"rms_eps": 1e-05/"rms_eps": -1/' 'norm: eps is outside its range'
 
 sed 's/^0.206,/0.207,/' "$golden/kda_layer-glm-37.json" > "$file"
 refused "$folder: an error is beyond its bound" --golden "$folder"
+
+program=$3
+refused "usage: " --requests
+refused "usage: " 7
+refused "--isa avx1024: " --isa avx1024
+for number in 0 -1 1.5 x 7x "" 99999999999999999999; do
+  refused "--requests $number: is no whole number from 1 to " --requests "$number"
+  refused "--threads $number: is no whole number from 1 to " --threads "$number"
+done
+refused "--seed -1: is no whole number from 0 to " --seed -1
 
 echo "$count ways to go wrong, $failures not refused as they should be"
 [ "$failures" -eq 0 ]

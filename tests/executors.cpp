@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executors: in whatever order, on however many threads the tasks run, the bits are those of a serial call, and every
 // thread's floating-point environment is left as it was found.
-#include "support/batches.hpp"
+#include "support/executors.hpp"
+
 #include "support/kda_catch.hpp"
 
-#include <atomic>
+#include <kda/executor/thread_pool.hpp>
+
 #include <cfenv>
 #include <functional>
 #include <thread>
@@ -38,14 +40,6 @@ void run_on_two_threads(void*, std::ptrdiff_t count, kda::executor::task f, void
 
 constexpr decltype(kda::executor::run) ways[] = {run_backwards, run_on_threads, run_on_two_threads};
 
-// Several tasks for each thread: sequences of many lengths, some of them empty or padding.
-std::vector<sequence> mixed_batch() {
-  std::vector<sequence> batch;
-  for (std::int64_t n = 0; n < 12; ++n)
-    batch.push_back({n * 5 % 23, static_cast<std::uint64_t>(n), n % 5 == 4 ? -1 : n, n, n % 3 != 2});
-  return batch;
-}
-
 #if defined(__SSE2__)
 unsigned environment() { return _mm_getcsr(); }
 void set_environment(unsigned e) { _mm_setcsr(e); }
@@ -75,31 +69,109 @@ struct odd_threads {
 }  // namespace
 
 TEMPLATE_TEST_CASE("bits do not depend on the executor", "[executors]", KDA_TEST_CALLS) {
-  const std::vector<sequence> batch = mixed_batch();
-  const auto before = TestType::pool_of(12, 1);
-  TestType serial(batch, before);
-  const TestType fresh_call = serial;
-  serial.run();
-  scratch w(std::ssize(batch), 64);  // once: it is large
-  const auto same = [&](const kda::executor& e) {
-    TestType x = fresh_call;
-    throw_unless(TestType::function()(x.args(), w, e));
-    return same_bits(x.out, serial.out) && same_bits(x.states.cells, serial.states.cells);
-  };
-  const auto concurrencies = emulated() ? std::vector{2, 16} : std::vector{1, 2, 3, 5, 7, 8, 13, 16, 64};
-  for (const auto way : ways)
-    for (const std::ptrdiff_t concurrency : concurrencies) {
-      CAPTURE(way == run_backwards, way == run_on_threads, concurrency);
+  compared_with_serial<TestType> x;
+  for (const std::ptrdiff_t concurrency : concurrencies()) {
+    CAPTURE(concurrency);
+    for (const auto way : ways) {
+      CAPTURE(way == run_backwards, way == run_on_threads);
       for (int repeat = 0; repeat < (emulated() || concurrency > 16 ? 1 : 3); ++repeat)
-        CHECK(same({.run = way, .concurrency = concurrency}));
+        CHECK(x.same({.run = way, .concurrency = concurrency}));
     }
+    std::ptrdiff_t calls = 0;
+    const auto in_place = [&calls](std::ptrdiff_t count, const auto& f) {
+      ++calls;
+      for (std::ptrdiff_t i = 0; i < count; ++i) f(i);
+    };
+    CHECK(x.same(kda::executor_of(in_place, concurrency)));
+    CHECK(calls == 1);
+  }
   for (const std::ptrdiff_t concurrency :
        {std::ptrdiff_t{0}, std::ptrdiff_t{-7}, std::numeric_limits<std::ptrdiff_t>::min()}) {
     CAPTURE(concurrency);
-    CHECK(same({.run = run_backwards, .concurrency = concurrency}));
-    CHECK(same({.run = nullptr, .concurrency = concurrency}));
+    CHECK(x.same({.run = run_backwards, .concurrency = concurrency}));
+    CHECK(x.same({.run = nullptr, .concurrency = concurrency}));
   }
-  CHECK(same({.run = nullptr, .concurrency = 4}));
+  CHECK(x.same({.run = nullptr, .concurrency = 4}));
+}
+
+TEMPLATE_TEST_CASE("bits do not depend on how many threads a pool has, call after call", "[executors][thread_pool]",
+                   KDA_TEST_CALLS) {
+  compared_with_serial<TestType> x;
+  for (const std::ptrdiff_t threads : concurrencies()) {
+    CAPTURE(threads);
+    kda::thread_pool pool(threads);
+    REQUIRE(pool.executor().concurrency == threads);
+    const auto parallel_for = [&](std::ptrdiff_t count, auto f) {  // as an engine would lend its pool
+      pool.run(
+          count, [](void* self, std::ptrdiff_t i) { (*static_cast<decltype(f)*>(self))(i); }, &f);
+    };
+    for (int repeat = 0; repeat < (emulated() ? 2 : 50); ++repeat) CHECK(x.same(pool.executor()));
+    CHECK(x.same(kda::executor_of(parallel_for, threads)));
+  }
+}
+
+TEST_CASE("a thread pool runs each task once and returns when all have ended", "[executors][thread_pool]") {
+  for (const std::ptrdiff_t threads : {-1, 0, 1, 2, 3, 8}) {
+    kda::thread_pool pool(threads);
+    CHECK(pool.size() == std::max(threads, std::ptrdiff_t{1}));
+    for (int repeat = 0; repeat < (emulated() ? 3 : 40); ++repeat)
+      for (const std::ptrdiff_t count : {0, 1, 2, 3, 7, 8, 9, 100}) {
+        CAPTURE(threads, count, repeat);
+        counted_tasks tasks(count);
+        if (repeat % 4 == 1) tasks.pause = std::chrono::microseconds(20);
+        pool.run(count, counted_tasks::run, &tasks);
+        CHECK(tasks.each_once());
+        CHECK(tasks.most_at_a_time <= pool.size());
+        if (repeat % 8 == 7 && count == 9)  // until the threads sleep
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+  }
+}
+
+TEST_CASE("threads of a pool work at the same time, asleep or not when the call comes", "[executors][thread_pool]") {
+  kda::thread_pool pool(4);
+  for (int repeat = 0; repeat < 6; ++repeat) {
+    CAPTURE(repeat);
+    struct meeting {  // tasks that end when all four have begun, or are not going to
+      std::atomic<int> begun = 0, met = 0;
+      static void run(void* self, std::ptrdiff_t) {
+        auto& m = *static_cast<meeting*>(self);
+        ++m.begun;
+        const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        while (m.begun < 4 && std::chrono::steady_clock::now() < late) std::this_thread::yield();
+        if (m.begun == 4) ++m.met;
+      }
+    } all;
+    pool.run(4, meeting::run, &all);
+    REQUIRE(all.met == 4);
+    if (repeat % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  }
+}
+
+TEST_CASE("a thread pool takes calls from several threads", "[executors][thread_pool]") {
+  kda::thread_pool pool(3);
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong = 0;
+  for (int caller = 0; caller < 4; ++caller)
+    callers.emplace_back([&, caller] {
+      for (std::ptrdiff_t n = 0; n < (emulated() ? 30 : 500); ++n) {
+        counted_tasks tasks(caller + n % 7);
+        tasks.pause = std::chrono::microseconds(n % 2);  // a sleep in every other call, so that calls meet
+        pool.run(tasks.count, counted_tasks::run, &tasks);
+        if (!tasks.each_once()) ++wrong;
+      }
+    });
+  for (std::thread& t : callers) t.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a thread pool may end before its threads have begun", "[executors][thread_pool]") {
+  for (int n = 0; n < (emulated() ? 5 : 100); ++n) {
+    kda::thread_pool pool(5);
+    counted_tasks tasks(n % 3 == 0 ? 0 : 9);
+    pool.run(tasks.count, counted_tasks::run, &tasks);
+    CHECK(tasks.each_once());
+  }
 }
 
 TEMPLATE_TEST_CASE("bits of gate, beta, l2norm and norm do not depend on the executor", "[executors]",
@@ -184,7 +256,11 @@ TEMPLATE_TEST_CASE("two threads may call at the same time on slots of one pool",
     alone.back().run();
     for (const sequence& s : batch) want.set_slot(s.store, alone.back().states.slot(s.store));
   }
-  for (int repeat = 0; repeat < (emulated() ? 2 : 20); ++repeat) {
+  kda::thread_pool pool(3);
+  const kda::executor executors[] = {kda::serial, pool.executor(), {.run = run_backwards, .concurrency = 2}};
+  for (int repeat = 0; repeat < (emulated() ? 3 : 45); ++repeat) {
+    CAPTURE(repeat);
+    const kda::executor e = executors[repeat % 3];
     auto shared = before;
     TestType x(batches[0], TestType::pool_of(0, 1)), y(batches[1], TestType::pool_of(0, 1));
     kda::status answers[2];
@@ -194,7 +270,7 @@ TEMPLATE_TEST_CASE("two threads may call at the same time on slots of one pool",
       args.states.data = shared.cells.data();
       args.states.slots = shared.slots;
       threads.emplace_back(
-          [args, &answer = answers[i]] { answer = TestType::function()(args, scratch(3), kda::serial); });
+          [args, e, &answer = answers[i]] { answer = TestType::function()(args, scratch(3, e.concurrency), e); });
     }
     for (std::thread& t : threads) t.join();
     CHECK((answers[0] && answers[1]));

@@ -66,6 +66,7 @@ TEST_CASE("each elementary function keeps the bound that its docstring states", 
   constexpr float tiny = 2 * smallest_normal, least = -87.336f;
   const row rows[] = {
       {"exp", math().exp, exact_exp, {tiny, 88.7228317f}, {-tiny, -86.6f}, 1.0},
+      {"exp_nonpositive", math().exp_nonpositive, exact_exp, {0, 0}, {-tiny, least}, 0.9},
       {"expm1_nonpositive", math().expm1_nonpositive, exact_expm1, {0, 0}, {-tiny, -infinity}, 0.9},
       {"sigmoid", math().sigmoid, exact_sigmoid, {tiny, infinity}, {-tiny, least}, 2.5},
       {"log1p_ratio", math().log1p_ratio, exact_log1p_ratio, {tiny, 1}, {0, 0}, 2.0},
@@ -87,6 +88,7 @@ TEST_CASE("elementary functions are exact where the kernels rely on it", "[math]
   for (const float zero : {0.f, -0.f, from_bits(1), from_bits(0x80000001u), from_bits(0x007fffffu)}) {
     CAPTURE(bits_of(zero));
     CHECK(applied(m.exp, zero) == 1.f);
+    CHECK(applied(m.exp_nonpositive, -std::abs(zero)) == 1.f);
     CHECK(applied(m.expm1_nonpositive, -std::abs(zero)) == 0.f);
     CHECK(applied(m.sigmoid, zero) == 0.5f);
     CHECK(applied(m.silu, zero) == 0.f);
@@ -97,6 +99,8 @@ TEST_CASE("elementary functions are exact where the kernels rely on it", "[math]
     CHECK(bits_of(applied(m.exp, x)) == 0);
     CHECK(applied(m.expm1_nonpositive, x) == -1.f);
   }
+  for (const float x : {-87.7f, -88.02f, -88.5f, -100.f, -1e30f, -largest, -infinity})
+    CHECK(bits_of(applied(m.exp_nonpositive, x)) == 0);
   for (const float x : {88.7228394f, 89.f, 128.f, 1e30f, largest, infinity}) {
     CAPTURE(x);
     CHECK(applied(m.exp, x) == largest);
@@ -112,7 +116,7 @@ TEST_CASE("a NaN gives a NaN, and only in its own lane", "[math]") {
   const math_table& m = math();
   random_numbers r(1);
   for (const auto function :
-       {m.exp, m.expm1_nonpositive, m.sigmoid, m.log1p_ratio, m.silu, m.sqrt, m.rounded_to_bf16}) {
+       {m.exp, m.exp_nonpositive, m.expm1_nonpositive, m.sigmoid, m.log1p_ratio, m.silu, m.sqrt, m.rounded_to_bf16}) {
     const std::vector<float> clean = r.uniforms(32, 0, 1);
     const std::vector<float> expected = applied(function, clean);
     std::size_t lane = 0;
@@ -133,7 +137,7 @@ TEST_CASE("a number's results do not depend on its lane", "[math]") {
   const math_table& m = math();
   random_numbers r(2);
   const std::vector<float> x = r.uniforms(emulated() ? 64 : 1024, -90, 0);
-  for (const auto function : {m.exp, m.expm1_nonpositive, m.sigmoid, m.silu}) {
+  for (const auto function : {m.exp, m.exp_nonpositive, m.expm1_nonpositive, m.sigmoid, m.silu}) {
     const std::vector<float> y = applied(function, x);
     for (std::size_t shift = 1; shift < 16; ++shift) {
       std::vector<float> moved(shift, -1.f);
@@ -200,6 +204,41 @@ TEST_CASE("reduce_add adds every lane once", "[math]") {
     }
     CHECK(std::abs(static_cast<double>(m.reduce_add(x)) - sum) <= 4 * 0x1p-24 * magnitude);  // a tree of depth log2 16
   }
+}
+
+TEST_CASE("sum_lanes adds each vector's lanes, in one order for all of them", "[math]") {
+  const math_table& m = math();
+  random_numbers r(8);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<float> x = r.normals(m.lanes * m.lanes);
+    const std::vector<float> row = r.normals(m.lanes);
+    float y[16], alone = 0;
+    m.sum_lanes(x.data(), y);
+    for (index i = 0; i < m.lanes; ++i) {
+      double sum = 0, magnitude = 0;
+      for (index l = 0; l < m.lanes; ++l) {
+        sum += static_cast<double>(x[size(i * m.lanes + l)]);
+        magnitude += std::abs(static_cast<double>(x[size(i * m.lanes + l)]));
+      }
+      CHECK(std::abs(static_cast<double>(y[i]) - sum) <= 4 * 0x1p-24 * magnitude);
+    }
+    for (index i = 0; i < m.lanes; ++i) {
+      std::vector<float> with = x;
+      std::copy(row.begin(), row.end(), with.begin() + i * m.lanes);
+      m.sum_lanes(with.data(), y);
+      if (i == 0) alone = y[0];
+      CHECK(bits_of(y[i]) == bits_of(alone));
+    }
+  }
+}
+
+TEST_CASE("transpose moves lane j of vector i to lane i of vector j", "[math]") {
+  const math_table& m = math();
+  float x[256], y[256];
+  for (index i = 0; i < m.lanes * m.lanes; ++i) x[i] = static_cast<float>(i);
+  m.transpose(x, y);
+  for (index i = 0; i < m.lanes; ++i)
+    for (index j = 0; j < m.lanes; ++j) CHECK(y[j * m.lanes + i] == x[i * m.lanes + j]);
 }
 
 TEST_CASE("fma and fnma round once where the instruction exists, and else product and sum", "[math]") {

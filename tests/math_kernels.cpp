@@ -33,6 +33,17 @@ void clamp(const float* a, const float* b, const float* c, float* y, ptrdiff_t n
   for (ptrdiff_t i = 0; i < n; i += lanes) kda::store(y + i, kda::clamp(kda::load(a + i), *b, *c));
 }
 float reduce_add(const float* x) { return kda::reduce_add(kda::load(x)); }
+void sum_lanes(const float* x, float* y) {
+  kda::vec rows[lanes];
+  for (ptrdiff_t i = 0; i < lanes; ++i) rows[i] = kda::load(x + i * lanes);
+  kda::store(y, kda::sum_lanes(rows));
+}
+void transpose(const float* x, float* y) {
+  kda::vec rows[lanes];
+  for (ptrdiff_t i = 0; i < lanes; ++i) rows[i] = kda::load(x + i * lanes);
+  kda::transpose(rows);
+  for (ptrdiff_t i = 0; i < lanes; ++i) kda::store(y + i * lanes, rows[i]);
+}
 
 template <class From> void load(const From* from, ptrdiff_t count, float* to) {
   kda::store(to, kda::load(from, count));
@@ -48,6 +59,7 @@ constexpr testing::math_table table{
     .lanes = lanes,
     .fused = fused,
     .exp = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::exp(x); }>>,
+    .exp_nonpositive = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::exp_nonpositive(x); }>>,
     .expm1_nonpositive = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::expm1_nonpositive(x); }>>,
     .sigmoid = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::sigmoid(x); }>>,
     .log1p_ratio = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::log1p_ratio(x); }>>,
@@ -58,6 +70,8 @@ constexpr testing::math_table table{
     .fnma = in_scope<ternary<[](vec a, vec b, vec c) KDA_INLINE_LAMBDA { return kda::fnma(a, b, c); }>>,
     .clamp = in_scope<clamp>,
     .reduce_add = in_scope<reduce_add>,
+    .sum_lanes = in_scope<sum_lanes>,
+    .transpose = in_scope<transpose>,
     .load = in_scope<load<float>>,
     .store = in_scope<store<float>>,
     .load_bf16 = in_scope<load<kda::bf16>>,

@@ -42,9 +42,16 @@ newest_xsimd() {
   grep -E 'define XSIMD_VERSION_(MAJOR|MINOR)' "$folder/include/xsimd/config/xsimd_config.hpp" || return 1
   preset nightly-newest-xsimd gcc-release "-DKDA_XSIMD_INCLUDE_DIR=$folder/include"
 }
+# Data races: the tests with threads, on the ISA that compiles fastest. OpenMP's have a program of their own, which is not run.
+tsan() {
+  cmake --preset gcc-sanitized -B build/nightly-tsan -DKDA_SANITIZE=thread "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" -DKDA_TEST_ISAS=scalar \
+    -DKDA_BUILD_EXAMPLES=OFF || return 1
+  cmake --build build/nightly-tsan --parallel "$(nproc)" --target kda_tests || return 1
+  KDA_TEST_ISA=scalar KDA_TEST_SMALL=1 build/nightly-tsan/tests/kda_tests '[executors]'
+}
 faults() { tests/faults/run.sh; }
 
-steps=(gcc_sanitized clang_release emulation contract_off contract_fast newest_xsimd faults)
+steps=(gcc_sanitized clang_release emulation contract_off contract_fast newest_xsimd tsan faults)
 [ $# -eq 0 ] || steps=("$@")
 failed=
 for step in "${steps[@]}"; do

@@ -225,4 +225,48 @@ TEMPLATE_TEST_CASE("70,000 sequences of no to three tokens step in linear time",
   }
 }
 
+TEMPLATE_TEST_CASE("a head whose columns are split among runners keeps its bits", "[step][executors]",
+                   specs::kda_bounded, specs::glm, specs::qwen) {
+  geometry g = step_call<TestType>::usual;
+  g.H = 1, g.HV = 1, g.V = 128;
+  if constexpr (!std::is_same_v<TestType, specs::glm>) g.V = 150;
+  step_call<TestType> serial({{emulated() ? 5 : 37, 1, 1, 0, true}, fresh(3, 2, 2), {2, 3, -1, 3, true}},
+                             {prefill, decode, decode}, step_call<TestType>::states_of(4, 1, g),
+                             step_call<TestType>::windows_of(4, 2, g), g);
+  const auto before = serial;
+  serial.run();
+  index tasks = 0;
+  const auto count_tasks = [](void* self, std::ptrdiff_t count, kda::executor::task f, void* context) {
+    *static_cast<index*>(self) = std::max(*static_cast<index*>(self), count);
+    for (std::ptrdiff_t i = count; i-- > 0;) f(context, i);
+  };
+  for (const index concurrency : {2, 3, 5, 16}) {
+    auto split = before;
+    split.run({.self = &tasks, .run = count_tasks, .concurrency = concurrency});
+    CAPTURE(concurrency);
+    CHECK(same_bits(split, serial));
+  }
+  CHECK(tasks > 3);  // three sequences of one head
+}
+
+TEMPLATE_TEST_CASE("prefill and decode split a head's columns among runners and keep its bits", "[executors]",
+                   prefill_call<specs::kda_given_key>, decode_call<specs::kda_given_value>,
+                   prefill_call<specs::kda_bf16_value>, decode_call<specs::kda_bf16_key>) {
+  const geometry g{.T = 0, .H = 1, .HV = 1, .K = 20, .V = 133};
+  const std::vector<sequence> batch{{37, 1, 1, 0, true}, fresh(3, 2, 2)};
+  TestType serial(batch, TestType::pool_of(3, 1, g), g);
+  const TestType before = serial;
+  serial.run();
+  const auto backwards = [](void*, std::ptrdiff_t count, kda::executor::task f, void* context) {
+    for (std::ptrdiff_t i = count; i-- > 0;) f(context, i);
+  };
+  for (const index concurrency : {1, 2, 3, 16}) {
+    TestType split = before;
+    split.run({.run = backwards, .concurrency = concurrency});
+    CAPTURE(concurrency);
+    CHECK(same_bits(split.out, serial.out));
+    CHECK(same_bits(split.states.cells, serial.states.cells));
+  }
+}
+
 }  // namespace testing

@@ -2,6 +2,7 @@
 // A batch as a serving engine has it: sequences packed one behind the other, each with slots in a pool of states.
 #pragma once
 #include "config.hpp"
+#include "spec.hpp"
 #include "view.hpp"
 
 #include <cstddef>
@@ -136,6 +137,31 @@ template <class T> struct conv_pool {
   std::int64_t first_slot = 0;
 };
 
+/// a b and a + b of extents and strides, which may be whatever a caller claims: held at the largest number, never
+/// wrapped.
+KDA_INLINE constexpr std::ptrdiff_t times(std::ptrdiff_t a, std::ptrdiff_t b) {
+  std::ptrdiff_t c = 0;
+  return __builtin_mul_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
+}
+KDA_INLINE constexpr std::ptrdiff_t plus(std::ptrdiff_t a, std::ptrdiff_t b) {
+  std::ptrdiff_t c = 0;
+  return __builtin_add_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
+}
+
+/// Elements from one slot to the next.
+template <class T> KDA_INLINE constexpr std::ptrdiff_t slot_stride(const state_pool<T>& p, std::ptrdiff_t elements) {
+  return p.slot_stride == 0 ? elements : p.slot_stride;
+}
+/// A pool whose zeros have been replaced by what they stand for.
+template <conv_state Order, class T>
+KDA_INLINE constexpr conv_pool<T> spelt_out(conv_pool<T> p, std::ptrdiff_t channels, std::ptrdiff_t taps) {
+  constexpr bool channel_major = Order == conv_state::channel_major;
+  if (p.columns == 0) p.columns = taps - 1;
+  if (p.stride == 0) p.stride = channel_major ? p.columns : channels;
+  if (p.slot_stride == 0) p.slot_stride = times(channel_major ? channels : p.columns, p.stride);
+  return p;
+}
+
 /// Upper limits of the calls that a workspace must serve.
 struct workspace_limits {
   std::ptrdiff_t sequences = 0;    ///< N
@@ -165,10 +191,10 @@ struct slot_entry {
 
 // Floats that one task needs: the state block and the copy of it that a checkpoint off the grid needs, the tiles of
 // prologue.hpp and chunked.hpp, the convolution's weights and outputs in step.hpp.
-inline constexpr std::ptrdiff_t key_tiles = 10, value_tiles = 7;
+inline constexpr std::ptrdiff_t key_tiles = 13, value_tiles = 7;
 inline constexpr std::ptrdiff_t task_floats =
     2 * max_key_dim * max_value_columns + key_tiles * chunk_tokens * max_key_dim +
-    value_tiles * chunk_tokens * max_value_columns + 4 * chunk_tokens * chunk_tokens + 6 * max_key_dim +
+    value_tiles * chunk_tokens * max_value_columns + 40 * chunk_tokens * chunk_tokens + 6 * max_key_dim +
     5 * (2 * max_key_dim + max_value_columns);
 inline constexpr std::ptrdiff_t task_bytes =
     round_up(task_floats * static_cast<std::ptrdiff_t>(sizeof(float)), alignment);

@@ -10,16 +10,6 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// a b and a + b of extents and strides, which may be whatever a caller claims: held at the largest number, never
-/// wrapped.
-KDA_INLINE std::ptrdiff_t times(std::ptrdiff_t a, std::ptrdiff_t b) {
-  std::ptrdiff_t c = 0;
-  return __builtin_mul_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
-}
-KDA_INLINE std::ptrdiff_t plus(std::ptrdiff_t a, std::ptrdiff_t b) {
-  std::ptrdiff_t c = 0;
-  return __builtin_add_overflow(a, b, &c) ? std::numeric_limits<std::ptrdiff_t>::max() : c;
-}
 /// Whether so many elements fit into an address space.
 template <class T> KDA_INLINE bool addressable(std::ptrdiff_t elements) {
   return times(elements, static_cast<std::ptrdiff_t>(sizeof(T))) < std::numeric_limits<std::ptrdiff_t>::max();
@@ -221,6 +211,7 @@ class checker {
     table(s.speculation.slots, n, "sequences.speculation.slots");
     list(s.speculation.num_accepted, n, "sequences.speculation.num_accepted", s.speculation.slots.rows == 0);
     list(s.checkpoints.begin, plus(n, 1), "sequences.checkpoints.begin", s.checkpoints.slots.size == 0);
+    require(s.checkpoints.slots.size >= 0, error::wrong_shape, "sequences.checkpoints.slots");
     list(s.checkpoints.slots, s.checkpoints.slots.size, "sequences.checkpoints.slots");
     list(s.checkpoints.positions, s.checkpoints.slots.size, "sequences.checkpoints.positions",
          s.checkpoints.interval != 0);
@@ -242,7 +233,7 @@ class checker {
     if (status_.what != error::none) return 0;
     if (others)
       for (std::ptrdiff_t i = 0; i < n; ++i) speculative_sequence(s, i);
-    if (s.checkpoints.slots.size != 0) checkpoints_of(s, n);
+    if (s.checkpoints.begin.size != 0) checkpoints_of(s, n);
     return status_.what == error::none ? n : 0;
   }
 
@@ -309,9 +300,8 @@ class checker {
     require(t.rows == rows && t.columns() >= 0, error::wrong_shape, name);
     require(t.rows == 0 || t.columns() == 0 || (!t.first_row.is_null() && !t.first_row.is_multiples),
             error::null_pointer, name);
-    require(t.first_row.stride == 1 &&
-                (t.rows <= 1 || (t.row_stride >= t.columns() &&
-                                 addressable<std::int64_t>(plus(times(t.rows - 1, t.row_stride), t.columns())))),
+    require(t.first_row.stride == 1 && (t.rows <= 1 || t.row_stride >= t.columns()) &&
+                addressable<std::int64_t>(plus(times(t.rows > 1 ? t.rows - 1 : 0, t.row_stride), t.columns())),
             error::wrong_stride, name);
   }
   /// Sequence n of a batch with frozen or speculative ones.
@@ -347,11 +337,11 @@ class checker {
                 "sequences.checkpoints.begin");
         continue;
       }
-      std::int64_t taken = 0;
-      for (checkpoint_walk walk(s, i); !walk.done(); walk.advance()) {
-        require(walk.tokens() > taken && walk.tokens() <= tokens, error::wrong_value,
-                "sequences.checkpoints.positions");
-        taken = walk.tokens();
+      std::int64_t before = start;
+      for (std::int64_t j = k.begin[i]; j < k.begin[i + 1]; ++j) {
+        const std::int64_t position = k.positions[static_cast<std::ptrdiff_t>(j)];
+        require(position > before && position <= start + tokens, error::wrong_value, "sequences.checkpoints.positions");
+        before = position;
       }
     }
   }
@@ -375,6 +365,10 @@ KDA_NOINLINE inline void checker::slots(const sequences& s, std::ptrdiff_t n, st
     require(entry.sequence < 0, error::slot_conflict, name);
     entry = {.slot = slot, .sequence = sequence};
   };
+  const auto load_name = [&](std::ptrdiff_t i) {
+    if (is_speculative(s, i) && s.speculation.num_accepted[i] > 0) return "sequences.speculation.slots";
+    return s.load_slots.size != 0 ? "sequences.load_slots" : "sequences.store_slots";
+  };
   for (std::ptrdiff_t i = 0; i < n; ++i) {
     const sequence q = sequence_at(s, i, first_slot);
     if (q.padding) continue;
@@ -385,16 +379,16 @@ KDA_NOINLINE inline void checker::slots(const sequences& s, std::ptrdiff_t n, st
       for (std::ptrdiff_t j = 0; q.speculative && j < q.tokens; ++j)
         write(s.speculation.slots.at(i, j), i, "sequences.speculation.slots");
     }
-    require(!q.has_initial_state || q.load < count, error::slot_out_of_range,
-            q.speculative && s.speculation.num_accepted[i] > 0 ? "sequences.speculation.slots"
-            : s.load_slots.size != 0                           ? "sequences.load_slots"
-                                                               : "sequences.store_slots");
+    require(!q.has_initial_state || (q.load < count && q.load_window < count), error::slot_out_of_range, load_name(i));
   }
   for (std::ptrdiff_t i = 0; i < n; ++i) {
     const sequence q = sequence_at(s, i, first_slot);
     if (q.padding || !q.has_initial_state) continue;
-    const detail::slot_entry& entry = place_of(q.load);
-    require(entry.sequence < 0 || entry.sequence == i, error::slot_conflict, "sequences.load_slots");
+    const std::int64_t loads[] = {q.load, q.load_window};
+    for (const std::int64_t slot : loads) {
+      const detail::slot_entry& entry = place_of(slot);
+      require(entry.sequence < 0 || entry.sequence == i, error::slot_conflict, load_name(i));
+    }
   }
 }
 

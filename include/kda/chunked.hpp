@@ -11,218 +11,476 @@
 //
 // (the WY form of Yang et al., arXiv 2406.06484, with decay). D is only ever a product of alphas, taken along a binary
 // tree: for a block of 2h tokens split at m, D(i, j) = prod[m, i] prod(j, m) is one factor for the row and one for the
-// column, h = 8, 4, 2, 1. No exponent is positive, nothing is divided by a decay, alpha = 0 needs no case, and row i
-// uses alphas up to i only: causal to the bit, and no row knows how many follow.
+// column, h = 8, 4; among four tokens a column takes one alpha more from row to row. No exponent is positive, nothing is
+// divided by a decay, alpha = 0 needs no case, and row i uses alphas up to i only: causal to the bit, and no row knows
+// how many follow.
 //
-// S is [K, value_stride] fp32 in scratch, columns past the block zero. Register plan: simd/matrix.hpp.
+// S is fp32 in scratch, [K, value_stride] in panels of block_vectors vectors (in_panels), columns past the block zero. A
+// panel is read, solved, put out and updated while it is in L1.
+//
+// Plan                     work                                                 registers, AVX2 (16) / AVX-512 (32)
+//   decay                  one pass over the channels, four tokens at a time    products of alpha
+//   A, P: 8 | 8, 4 | 4     dot products of decayed rows, 16 or 8 x 8 or 4       4 x 2 / 4 x 4 vectors of partial sums
+//         4 x 4 diagonal   columns decayed token by token on the way            7, then 9 vectors of partial sums
+//   [K; Q] S               one product of up to 32 rows, 6 + 6 + 5 + 5 + 5 + 5  6 x 2 / 8 x 2
+//   u, out                 blocks of rows: a product, then a triangle           6 x 2 / 8 x 2
+//   S <- ...               columns of k against u, S loaded twice from L1       6 x 2 / 8 x 2
+// An element's sum takes the same order in any blocking; the partial sums of a dot product are one vector in any
+// blocking, and are added across the lanes by one tree, 8 or 16 dot products at a time.
+//
+// With one decay per token it leaves the sums over channels: A and P come from k, q as they are, the decay multiplies
+// rows of S^T k, S^T q and u instead of keys.
+//
+// Where the time of a 16-token chunk goes, K = V = 128, H = 64, token-major fp32, 4 KB pages, Zen 4, in units of the
+// 864k multiply-adds that performance is counted in (peak is 1): AVX2 / AVX-512
+//   gate, norm, copy 0.18 / 0.13   decay 0.08 / 0.06   A, P 0.07 / 0.07   [K; Q] S 0.69 / 0.67 (0.61 its multiply-adds)
+//   u, out 0.07 / 0.06             S <- 0.40 / 0.37 (0.34)                states in and out, outputs 0.03 / 0.03
 #pragma once
 #include "prologue.hpp"
 #include "simd/matrix.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// Scratch of a chunk besides the tile; [chunk_tokens, key_stride], [chunk_tokens, value_stride], [chunk_tokens]^2.
+/// Scratch of a chunk besides the tile. Rows of keys lie `stride` apart, which is no multiple of 256 bytes: 16 rows at
+/// one channel then fall into different sets of the L1 cache.
 struct chunk_scratch {
-  float *row_k, *row_q;   // k_i and q_i times their decay since the block's split, then since the chunk's start
-  float* column_k;        // k_j times the decay from j to the split, then to the chunk's end
-  float *keep, *factor;   // [key_stride] the chunk's decay, see applied_decay
-  float *a, *p;           // A and P
-  float *from_state, *u;  // S^T k D(i, -1); u
+  std::ptrdiff_t stride;
+  float* x;                  // [2 tokens] k_i D(i, -1), then q_i D(i, -1)
+  float* column_k;           // [tokens] k_j times the decay from j to the chunk's end
+  float *left_8, *left_4;    // [16] k_i and q_i times their decay since the split of their block of 16, of 8 tokens
+  float *right_8, *right_4;  // [8] k_j times the decay from j to the split
+  float *keep, *factor;      // [key_stride] the chunk's decay, see applied_decay
+  float *a, *p;              // [16, 16] -A and P
+  float* sums;               // [128, lanes] dot products as vectors of partial sums, then [128] whole
+  float* decay;              // per-head decay: [16, 16] D(i, j), [16] D(i, -1), [16] D(n - 1, j)
+  float *y, *u;              // a panel: [2 tokens] S^T x, [tokens] u
 };
 
+// A stride that is known when compiling saves one register, or one reload from the stack, for each row in use; so K up
+// to 128 and above 112, which is what models have, gets code of its own.
+inline constexpr std::ptrdiff_t usual_key_stride = 128;
+KDA_INLINE std::ptrdiff_t padded_stride(std::ptrdiff_t stride) { return stride + 16; }
+template <std::ptrdiff_t N>
+KDA_INLINE std::integral_constant<std::ptrdiff_t, N + 16> padded_stride(std::integral_constant<std::ptrdiff_t, N>) {
+  return {};
+}
+
 KDA_INLINE chunk_scratch make_chunk_scratch(arena& scratch, const tile& t) {
+  constexpr std::ptrdiff_t pairs = chunk_tokens * chunk_tokens, panel = block_vectors * vec::lanes;
   chunk_scratch w{};
-  w.row_k = scratch.take(chunk_tokens * t.key_stride);
-  w.row_q = scratch.take(chunk_tokens * t.key_stride);
-  w.column_k = scratch.take(chunk_tokens * t.key_stride);
+  w.stride = padded_stride(t.key_stride);
+  w.x = scratch.take(2 * chunk_tokens * w.stride);
+  w.column_k = scratch.take(chunk_tokens * w.stride);
+  w.left_8 = scratch.take(chunk_tokens * w.stride);
+  w.left_4 = scratch.take(chunk_tokens * w.stride);
+  w.right_8 = scratch.take(chunk_tokens / 2 * w.stride);
+  w.right_4 = scratch.take(chunk_tokens / 2 * w.stride);
   w.keep = scratch.take(t.key_stride);
   w.factor = scratch.take(t.key_stride);
-  w.a = scratch.take(chunk_tokens * chunk_tokens);
-  w.p = scratch.take(chunk_tokens * chunk_tokens);
-  w.from_state = scratch.take(chunk_tokens * t.value_stride);
-  w.u = scratch.take(chunk_tokens * t.value_stride);
+  w.a = scratch.take(pairs);
+  w.p = scratch.take(pairs);
+  w.sums = scratch.take(pairs / 2 * (vec::lanes + 1));
+  w.decay = scratch.take(pairs + 2 * chunk_tokens);
+  w.y = scratch.take(2 * chunk_tokens * panel);
+  w.u = scratch.take(chunk_tokens * panel);
   return w;
 }
 
 // ---- decay within a chunk -------------------------------------------------------------------------------------------
 
-// Rows [first, last): row_k_i, row_q_i = k_i, q_i times the product of alpha over [first, i].
-KDA_INLINE void decay_rows(const tile& t, chunk_scratch& w, std::ptrdiff_t first, std::ptrdiff_t last) {
-  const std::ptrdiff_t stride = t.key_stride;
-  for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) {
-    vec product = broadcast(1.f);
-    for (std::ptrdiff_t i = first; i < last; ++i) {
-      const std::ptrdiff_t at = i * stride + d;
-      product = product * load(t.alpha + at);
-      store(w.row_k + at, load(t.k + at) * product);
-      store(w.row_q + at, load(t.q + at) * product);
-    }
-  }
-}
-
-// Columns [first, last): column_k_j = k_j times the product of alpha over (j, last).
-KDA_INLINE void decay_columns(const tile& t, chunk_scratch& w, std::ptrdiff_t first, std::ptrdiff_t last) {
-  const std::ptrdiff_t stride = t.key_stride;
-  for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) {
-    vec product = broadcast(1.f);
-    for (std::ptrdiff_t j = last - 1; j >= first; --j) {
-      const std::ptrdiff_t at = j * stride + d;
-      store(w.column_k + at, load(t.k + at) * product);
-      product = product * load(t.alpha + at);
-    }
-  }
-}
-
-KDA_INLINE void store_decay(const chunk_scratch& w, std::ptrdiff_t d, vec g) {
-  const applied_decay decay = apply_decay(g);
-  store(w.keep + d, decay.keep);
-  store(w.factor + d, decay.factor);
-}
-
-// A and P, per-channel decay; leaves row_k, row_q and column_k decayed over the whole chunk, keep and factor set.
-KDA_INLINE void relate_tokens_per_channel(const tile& t, chunk_scratch& w) {
-  const std::ptrdiff_t n = t.tokens, stride = t.key_stride;
-  for (std::ptrdiff_t h = chunk_tokens / 2; h >= 1; h /= 2) {
-    for (std::ptrdiff_t first = 0; first + h < n; first += 2 * h) {
-      const std::ptrdiff_t split = first + h, last = split + h < n ? split + h : n;
-      decay_rows(t, w, split, last);
-      decay_columns(t, w, first, split);
-      for (std::ptrdiff_t i = split; i < last; ++i) {
-        for (std::ptrdiff_t j = first; j < split; ++j) {
-          w.a[i * chunk_tokens + j] = t.beta[i] * dot(w.row_k + i * stride, w.column_k + j * stride, stride);
-          w.p[i * chunk_tokens + j] = dot(w.row_q + i * stride, w.column_k + j * stride, stride);
+// Everything that a product of alphas multiplies, channel by channel. With tokens in groups of four, a product over a
+// group's own tokens serves the tree's 4 | 4, with the neighbour group's it serves 8 | 8, with the other half's the
+// chunk. Whole: 16 tokens. Otherwise rows past the last token come to hold anything, but for x, and alpha counts as 1
+// there.
+template <bool Whole, class Stride>
+KDA_INLINE void decay_per_channel(const tile& t, const chunk_scratch& w, Stride from) {
+  const std::ptrdiff_t n = Whole ? chunk_tokens : t.tokens, to = padded_stride(from);
+  constexpr std::ptrdiff_t half = chunk_tokens / 2;
+  for (std::ptrdiff_t d = 0; d < t.key_stride; d += vec::lanes) {
+    const float *k = t.k + d, *q = t.q + d, *alpha = t.alpha + d;
+    vec product[4];  // of a group
+    KDA_UNROLL
+    for (int g = 0; g < 4; ++g) {
+      KDA_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        const std::ptrdiff_t i = 4 * g + r;
+        product[g] = r == 0 ? load(alpha + i * from) : product[g] * load(alpha + i * from);
+        vec row_k = load(k + i * from) * product[g], row_q = load(q + i * from) * product[g];
+        if (g % 2 == 1) {
+          store(w.left_4 + (g / 2 * 8 + r) * to + d, row_k);
+          store(w.left_4 + (g / 2 * 8 + 4 + r) * to + d, row_q);
+          row_k = row_k * product[g - 1];
+          row_q = row_q * product[g - 1];
         }
+        if (g >= 2) {
+          store(w.left_8 + (i - half) * to + d, row_k);
+          store(w.left_8 + i * to + d, row_q);
+          row_k = row_k * product[0];
+          row_q = row_q * product[0];
+        }
+        if (Whole || i < n) {
+          store(w.x + i * to + d, row_k);
+          store(w.x + (n + i) * to + d, row_q);
+        }
+      }
+      if (g == 1) product[0] = product[0] * product[1];
+    }
+    vec sum = broadcast(0.f);
+    KDA_UNROLL
+    for (int g = 3; g >= 0; --g) {
+      KDA_UNROLL
+      for (int r = 3; r >= 0; --r) {
+        const std::ptrdiff_t i = 4 * g + r;
+        const vec a = Whole || i < n ? load(alpha + i * from) : broadcast(1.f);
+        vec column = load(k + i * from);
+        if (r < 3) column = column * product[g];
+        product[g] = r == 3 ? a : product[g] * a;
+        if (g % 2 == 0) {
+          store(w.right_4 + (g / 2 * 4 + r) * to + d, column);
+          column = column * product[g + 1];
+        }
+        if (g < 2) {
+          store(w.right_8 + i * to + d, column);
+          column = column * product[3];
+        }
+        store(w.column_k + i * to + d, column);
+        if (Whole || i < n) sum = sum + load(t.g + i * from + d);
+      }
+      if (g == 2) product[3] = product[2] * product[3];
+    }
+    store(w.factor + d, sum);
+  }
+  for (std::ptrdiff_t d = 0; d < t.key_stride; d += vec::lanes) {
+    const applied_decay decay = apply_decay(load(w.factor + d));
+    store(w.keep + d, decay.keep);
+    store(w.factor + d, decay.factor);
+  }
+}
+
+// One decay per token: it leaves every sum over channels.
+KDA_INLINE void decay_per_head(const tile& t, const chunk_scratch& w) {
+  const std::ptrdiff_t n = t.tokens;
+  float *since_start = w.decay + chunk_tokens * chunk_tokens, *to_end = since_start + chunk_tokens;
+  float product = 1.f, sum = 0.f;
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    float* row = w.decay + i * chunk_tokens;
+    for (std::ptrdiff_t j = 0; j < chunk_tokens; j += vec::lanes)
+      store(row + j, i == 0 ? broadcast(0.f) : load(row - chunk_tokens + j) * broadcast(t.alpha[i]));
+    row[i] = 1.f;
+    product *= t.alpha[i];
+    since_start[i] = product;
+    sum += t.g[i];
+  }
+  product = 1.f;
+  for (std::ptrdiff_t j = n - 1; j >= 0; --j) {
+    to_end[j] = product;
+    product *= t.alpha[j];
+  }
+  const applied_decay decay = apply_decay(broadcast(sum));
+  for (std::ptrdiff_t d = 0; d < t.key_stride; d += vec::lanes) {
+    store(w.keep + d, decay.keep);
+    store(w.factor + d, decay.factor);
+  }
+}
+
+// ---- A and P --------------------------------------------------------------------------------------------------------
+
+// size x size dot products of k, then as many of q.
+template <class Stride>
+KDA_INLINE void tokens_dots(const float* k, const float* q, const float* right, Stride stride, std::ptrdiff_t size,
+                            std::ptrdiff_t channels, float* sums) {
+  constexpr int rows = block_rows < 4 ? block_rows : 4;
+  constexpr int columns = vec::lanes == 16 ? 2 * block_vectors : block_vectors;
+  const float* const lefts[] = {k, q};
+  for (const float* left : lefts) {
+    in_blocks<columns>(0, size, [&]<int Columns>(std::ptrdiff_t j) KDA_INLINE_LAMBDA {
+      in_blocks<rows>(0, size, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
+        partial_dots<Rows, Columns>(left + i * stride, stride, right + j * stride, stride, channels,
+                                    sums + (i * size + j) * vec::lanes, size);
+      });
+    });
+    sums += size * size * vec::lanes;
+  }
+}
+
+// Columns [First, Last) of four tokens among themselves; the decay between two is one running product. sums: P(i, j)
+// at i (i + 1) / 2 + j, A(i, j) at 10 + i (i - 1) / 2 + j.
+template <bool PerChannel, int First, int Last, class Stride>
+KDA_INLINE void neighbours_dots(const float* k, const float* q, const float* alpha, Stride stride,
+                                std::ptrdiff_t channels, float* sums) {
+  accumulators<4, 4> a, p;
+  KDA_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    KDA_UNROLL
+    for (int j = 0; j < 4; ++j) a[i][j] = p[i][j] = broadcast(0.f);
+  }
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t d = 0; d < channels; d += vec::lanes) {
+    KDA_UNROLL
+    for (int j = First; j < Last; ++j) {
+      vec column = load(k + j * stride + d);
+      p[j][j] = fma(load(q + j * stride + d), column, p[j][j]);
+      KDA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (i <= j) continue;
+        if constexpr (PerChannel) column = column * load(alpha + i * stride + d);
+        a[i][j] = fma(load(k + i * stride + d), column, a[i][j]);
+        p[i][j] = fma(load(q + i * stride + d), column, p[i][j]);
       }
     }
   }
-  for (std::ptrdiff_t i = 0; i < n; ++i) w.p[i * chunk_tokens + i] = dot(t.q + i * stride, t.k + i * stride, stride);
-  decay_rows(t, w, 0, n);
-  decay_columns(t, w, 0, n);
-  for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) {
-    vec sum = broadcast(0.f);
-    for (std::ptrdiff_t i = 0; i < n; ++i) sum = sum + load(t.g + i * stride + d);
-    store_decay(w, d, sum);
-  }
-}
-
-// The same with one decay per token: it leaves the sums over d.
-KDA_INLINE void relate_tokens_per_head(const tile& t, chunk_scratch& w) {
-  const std::ptrdiff_t n = t.tokens, stride = t.key_stride;
-  const auto scale = [&](float* to, const float* from, float by) KDA_INLINE_LAMBDA {
-    for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) store(to + d, load(from + d) * broadcast(by));
-  };
-  float since_start = 1.f, sum = 0.f;
-  for (std::ptrdiff_t i = 0; i < n; ++i) {
-    const float *q = t.q + i * stride, *k = t.k + i * stride;
-    w.p[i * chunk_tokens + i] = dot(q, k, stride);
-    float product = 1.f;  // D(i, j)
-    for (std::ptrdiff_t j = i - 1; j >= 0; --j) {
-      product *= t.alpha[j + 1];
-      w.a[i * chunk_tokens + j] = t.beta[i] * (product * dot(k, t.k + j * stride, stride));
-      w.p[i * chunk_tokens + j] = product * dot(q, t.k + j * stride, stride);
+  KDA_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    KDA_UNROLL
+    for (int j = First; j < Last; ++j) {
+      if (j <= i) store(sums + (i * (i + 1) / 2 + j) * vec::lanes, p[i][j]);
+      if (j < i) store(sums + (10 + i * (i - 1) / 2 + j) * vec::lanes, a[i][j]);
     }
-    since_start *= t.alpha[i];
-    sum += t.g[i];
-    scale(w.row_k + i * stride, k, since_start);
-    scale(w.row_q + i * stride, q, since_start);
   }
-  float to_end = 1.f;
-  for (std::ptrdiff_t j = n - 1; j >= 0; --j) {
-    scale(w.column_k + j * stride, t.k + j * stride, to_end);
-    to_end *= t.alpha[j];
-  }
-  for (std::ptrdiff_t d = 0; d < stride; d += vec::lanes) store_decay(w, d, broadcast(sum));
 }
 
-// ---- products with the state ----------------------------------------------------------------------------------------
+// Columns [j, j + n) of row i from their sums.
+template <bool PerChannel>
+KDA_INLINE void place_row(const tile& t, const chunk_scratch& w, std::ptrdiff_t i, std::ptrdiff_t j, std::ptrdiff_t n,
+                          const float* a, const float* p) {
+  const float minus_beta = -t.beta[i];
+  for (std::ptrdiff_t c = 0; c < n; ++c) {
+    const std::ptrdiff_t at = i * chunk_tokens + j + c;
+    w.a[at] = minus_beta * (PerChannel ? a[c] : w.decay[at] * a[c]);
+    w.p[at] = PerChannel ? p[c] : w.decay[at] * p[c];
+  }
+}
+
+// stride: t.key_stride.
+template <bool PerChannel, class Stride>
+KDA_INLINE void relate_tokens(const tile& t, const chunk_scratch& w, Stride stride) {
+  constexpr std::ptrdiff_t half = chunk_tokens / 2, quarter = chunk_tokens / 4;
+  const std::ptrdiff_t n = t.tokens, channels = stride;
+  const auto padded = padded_stride(stride);
+  if constexpr (PerChannel) {
+    if (n == chunk_tokens)
+      decay_per_channel<true>(t, w, stride);
+    else
+      decay_per_channel<false>(t, w, stride);
+  } else {
+    decay_per_head(t, w);
+  }
+  float* sums = w.sums + chunk_tokens * chunk_tokens / 2 * vec::lanes;
+  if (n > half) {
+    if constexpr (PerChannel)
+      tokens_dots(w.left_8, w.left_8 + half * padded, w.right_8, padded, half, channels, w.sums);
+    else
+      tokens_dots(t.k + half * stride, t.q + half * stride, t.k, stride, half, channels, w.sums);
+    reduce_lanes(w.sums, 2 * half * half, sums);
+    for (std::ptrdiff_t i = half; i < n; ++i)
+      place_row<PerChannel>(t, w, i, 0, half, sums + (i - half) * half, sums + i * half);
+  }
+  for (std::ptrdiff_t b = 0; b + quarter < n; b += half) {
+    if constexpr (PerChannel)
+      tokens_dots(w.left_4 + b * padded, w.left_4 + (b + quarter) * padded, w.right_4 + b / 2 * padded, padded, quarter,
+                  channels, w.sums);
+    else
+      tokens_dots(t.k + (b + quarter) * stride, t.q + (b + quarter) * stride, t.k + b * stride, stride, quarter,
+                  channels, w.sums);
+    reduce_lanes(w.sums, 2 * quarter * quarter, sums);
+    for (std::ptrdiff_t r = 0; r < quarter && b + quarter + r < n; ++r)
+      place_row<PerChannel>(t, w, b + quarter + r, b, quarter, sums + r * quarter, sums + (quarter + r) * quarter);
+  }
+  for (std::ptrdiff_t b = 0; b < n; b += quarter) {
+    const float *k = t.k + b * stride, *q = t.q + b * stride, *alpha = PerChannel ? t.alpha + b * stride : nullptr;
+    neighbours_dots<PerChannel, 0, 1>(k, q, alpha, stride, channels, w.sums);
+    neighbours_dots<PerChannel, 1, 4>(k, q, alpha, stride, channels, w.sums);
+    reduce_lanes(w.sums, chunk_tokens, sums);
+    for (std::ptrdiff_t r = 0; r < quarter && b + r < n; ++r) {
+      place_row<PerChannel>(t, w, b + r, b, r, sums + 10 + r * (r - 1) / 2, sums + r * (r + 1) / 2);
+      w.p[(b + r) * (chunk_tokens + 1)] = sums[r * (r + 1) / 2 + r];
+    }
+  }
+}
+
+// ---- upcoming rows --------------------------------------------------------------------------------------------------
+
+// Walks through the upcoming rows, in step with the products of the chunk: too many lines at a time would take the place
+// of the products' own misses.
+class fetcher {
+ public:
+  KDA_INLINE explicit fetcher(const tile& t) : rows_(t.upcoming) {
+    for (std::ptrdiff_t i = 0; i < rows_.parts; ++i) lines_ += rows_.part[i].lines * rows_.tokens;
+    all_ =
+        3 * t.tokens * t.key_dim * ((t.value_stride + block_vectors * vec::lanes - 1) / (block_vectors * vec::lanes));
+  }
+  // A product of `rows` rows and a panel over n steps comes next.
+  KDA_INLINE void before(std::ptrdiff_t rows, std::ptrdiff_t n) {
+    for (due_ += rows * n * lines_; due_ >= all_; due_ -= all_) {
+      if (line_ == end_) {
+        if (part_ == rows_.parts) return;
+        const upcoming_rows::rows& r = rows_.part[part_];
+        line_ = r.data + token_ * r.stride;
+        end_ = line_ + r.lines * upcoming_rows::line_bytes;
+        if (++token_ == rows_.tokens) token_ = 0, ++part_;
+      }
+      prefetch(line_);
+      line_ += upcoming_rows::line_bytes;
+    }
+  }
+
+ private:
+  const upcoming_rows& rows_;
+  std::ptrdiff_t lines_ = 0, all_, due_ = 0, part_ = 0, token_ = 0;
+  const char *line_ = nullptr, *end_ = nullptr;
+};
+
+// ---- products with a panel of the state -----------------------------------------------------------------------------
 
 // y[i] = S^T x_i, i < n.
-KDA_INLINE void read_state(const tile& t, const float* s, const float* x, float* y) {
-  in_register_blocks(
-      t.tokens, t.value_stride, [&]<int Rows, int Vectors>(std::ptrdiff_t i, std::ptrdiff_t j) KDA_INLINE_LAMBDA {
-        accumulators<Rows, Vectors> acc;
-        KDA_UNROLL
-        for (int r = 0; r < Rows; ++r) {
-          KDA_UNROLL
-          for (int c = 0; c < Vectors; ++c) acc[r][c] = broadcast(0.f);
-        }
-        multiply_add<Rows, Vectors>(x + i * t.key_stride, t.key_stride, 1, s + j, t.value_stride, t.key_dim, acc);
-        KDA_UNROLL
-        for (int r = 0; r < Rows; ++r) {
-          KDA_UNROLL
-          for (int c = 0; c < Vectors; ++c) store(y + (i + r) * t.value_stride + j + c * vec::lanes, acc[r][c]);
-        }
-      });
+template <int Vectors>
+KDA_INLINE void read_state(const tile& t, const float* s, const float* x, std::ptrdiff_t stride, std::ptrdiff_t n,
+                           float* y, fetcher& next) {
+  in_row_blocks(n, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
+    accumulators<Rows, Vectors> acc;
+    KDA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) acc[r][c] = broadcast(0.f);
+    }
+    for (std::ptrdiff_t d = 0; d < t.key_dim; d += 32) {
+      const std::ptrdiff_t rest = t.key_dim - d, steps = rest < 32 ? rest : 32;
+      next.before(Rows, steps);
+      multiply_add<Rows, Vectors>(x + i * stride + d, stride, 1, s + d * Vectors * vec::lanes, steps, acc);
+    }
+    KDA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) store(y + ((i + r) * Vectors + c) * vec::lanes, acc[r][c]);
+    }
+  });
 }
 
-// u by forward substitution, then out += P u.
-KDA_INLINE void solve(const tile& t, const chunk_scratch& w, float* out) {
-  const std::ptrdiff_t n = t.tokens, stride = t.value_stride;
-  in_blocks<block_vectors>(0, stride / vec::lanes, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
-    const std::ptrdiff_t column = v * vec::lanes;
-    for (std::ptrdiff_t i = 0; i < n; ++i) {
-      vectors<Vectors> u, o;
+// u by forward substitution.
+template <bool PerChannel, int Vectors>
+KDA_INLINE void solve(const tile& t, const chunk_scratch& w, std::ptrdiff_t column) {
+  const float* since_start = w.decay + chunk_tokens * chunk_tokens;
+  in_row_blocks(t.tokens, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
+    accumulators<Rows, Vectors> acc;
+    KDA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const vec beta = broadcast(t.beta[i + r]);
       KDA_UNROLL
       for (int c = 0; c < Vectors; ++c) {
-        const std::ptrdiff_t at = i * stride + column + c * vec::lanes;
-        u[c] = broadcast(t.beta[i]) * (load(t.v + at) - load(w.from_state + at));
-        o[c] = load(out + at);
+        const vec v = load(t.v + (i + r) * t.value_stride + column + c * vec::lanes);
+        const vec y = load(w.y + ((i + r) * Vectors + c) * vec::lanes);
+        acc[r][c] = beta * (PerChannel ? v - y : fnma(broadcast(since_start[i + r]), y, v));
       }
-      KDA_NO_UNROLL
-      for (std::ptrdiff_t j = 0; j < i; ++j) {
-        const vec a = broadcast(w.a[i * chunk_tokens + j]), p = broadcast(w.p[i * chunk_tokens + j]);
+    }
+    const float* a = w.a + i * chunk_tokens;
+    multiply_add<Rows, Vectors>(a, chunk_tokens, 1, w.u, i, acc);
+    KDA_UNROLL
+    for (int j = 0; j < Rows; ++j) {
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) store(w.u + ((i + j) * Vectors + c) * vec::lanes, acc[j][c]);
+      KDA_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        if (r <= j) continue;
+        const vec x = broadcast(a[r * chunk_tokens + i + j]);
         KDA_UNROLL
-        for (int c = 0; c < Vectors; ++c) {
-          const vec uj = load(w.u + j * stride + column + c * vec::lanes);
-          u[c] = fnma(a, uj, u[c]);
-          o[c] = fma(p, uj, o[c]);
-        }
-      }
-      const vec p = broadcast(w.p[i * chunk_tokens + i]);
-      KDA_UNROLL
-      for (int c = 0; c < Vectors; ++c) {
-        const std::ptrdiff_t at = i * stride + column + c * vec::lanes;
-        store(w.u + at, u[c]);
-        store(out + at, fma(p, u[c], o[c]));
+        for (int c = 0; c < Vectors; ++c) acc[r][c] = fma(x, acc[j][c], acc[r][c]);
       }
     }
   });
 }
 
-// S <- keep S + (factor S + column_k^T u).
-KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, float* s) {
-  in_register_blocks(
-      t.key_dim, t.value_stride, [&]<int Rows, int Vectors>(std::ptrdiff_t d, std::ptrdiff_t j) KDA_INLINE_LAMBDA {
-        float* block = s + d * t.value_stride + j;
-        accumulators<Rows, Vectors> acc;
+// out = S^T (q_i D(i, -1)) + P u; then, with per-head decay, u_j takes the decay from j to the chunk's end.
+template <bool PerChannel, int Vectors> KDA_INLINE void output(const tile& t, const chunk_scratch& w, float* out) {
+  const float *since_start = w.decay + chunk_tokens * chunk_tokens, *to_end = since_start + chunk_tokens;
+  in_row_blocks(t.tokens, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
+    accumulators<Rows, Vectors> acc;
+    KDA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) {
+        const vec y = load(w.y + ((t.tokens + i + r) * Vectors + c) * vec::lanes);
+        acc[r][c] = PerChannel ? y : broadcast(since_start[i + r]) * y;
+      }
+    }
+    const float* p = w.p + i * chunk_tokens;
+    multiply_add<Rows, Vectors>(p, chunk_tokens, 1, w.u, i, acc);
+    KDA_UNROLL
+    for (int j = 0; j < Rows; ++j) {
+      vectors<Vectors> u;
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) u[c] = load(w.u + ((i + j) * Vectors + c) * vec::lanes);
+      KDA_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        if (r < j) continue;
+        const vec x = broadcast(p[r * chunk_tokens + i + j]);
         KDA_UNROLL
-        for (int r = 0; r < Rows; ++r) {
-          KDA_UNROLL
-          for (int c = 0; c < Vectors; ++c)
-            acc[r][c] = broadcast(w.factor[d + r]) * load(block + r * t.value_stride + c * vec::lanes);
-        }
-        multiply_add<Rows, Vectors>(w.column_k + d, 1, t.key_stride, w.u + j, t.value_stride, t.tokens, acc);
-        KDA_UNROLL
-        for (int r = 0; r < Rows; ++r) {
-          KDA_UNROLL
-          for (int c = 0; c < Vectors; ++c) {
-            float* at = block + r * t.value_stride + c * vec::lanes;
-            store(at, fma(broadcast(w.keep[d + r]), load(at), acc[r][c]));
-          }
-        }
-      });
+        for (int c = 0; c < Vectors; ++c) acc[r][c] = fma(x, u[c], acc[r][c]);
+      }
+    }
+    KDA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) store(out + (i + r) * t.value_stride + c * vec::lanes, acc[r][c]);
+    }
+  });
+  if constexpr (!PerChannel) {
+    for (std::ptrdiff_t j = 0; j < t.tokens; ++j) {
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) {
+        float* u = w.u + (j * Vectors + c) * vec::lanes;
+        store(u, broadcast(to_end[j]) * load(u));
+      }
+    }
+  }
 }
 
-/// One chunk: the tile's tokens on the state block s [K, value_stride]; out [tokens, value_stride].
+// S <- keep S + (factor S + column_k^T u).
+template <int Vectors>
+KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, const float* column_k, std::ptrdiff_t stride,
+                             float* s, fetcher& next) {
+  in_row_blocks(t.key_dim, [&]<int Rows>(std::ptrdiff_t d) KDA_INLINE_LAMBDA {
+    next.before(Rows, t.tokens);
+    float* block = s + d * Vectors * vec::lanes;
+    accumulators<Rows, Vectors> acc;
+    KDA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const vec factor = broadcast(w.factor[d + r]);
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) acc[r][c] = factor * load(block + (r * Vectors + c) * vec::lanes);
+    }
+    multiply_add<Rows, Vectors>(column_k + d, 1, stride, w.u, t.tokens, acc);
+    KDA_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const vec keep = broadcast(w.keep[d + r]);
+      KDA_UNROLL
+      for (int c = 0; c < Vectors; ++c) {
+        float* at = block + (r * Vectors + c) * vec::lanes;
+        store(at, fma(keep, load(at), acc[r][c]));
+      }
+    }
+  });
+}
+
+/// One chunk: the tile's tokens on the state block s, [K, value_stride] in panels; out [tokens, value_stride].
 template <bool PerChannel> KDA_NOINLINE void chunk(const tile& t, chunk_scratch& w, float* s, float* out) {
-  if constexpr (PerChannel)
-    relate_tokens_per_channel(t, w);
+  const std::ptrdiff_t n = t.tokens;
+  if (t.key_stride == usual_key_stride)
+    relate_tokens<PerChannel>(t, w, std::integral_constant<std::ptrdiff_t, usual_key_stride>());
   else
-    relate_tokens_per_head(t, w);
-  read_state(t, s, w.row_k, w.from_state);
-  read_state(t, s, w.row_q, out);
-  solve(t, w, out);
-  update_state(t, w, s);
+    relate_tokens<PerChannel>(t, w, t.key_stride);
+  fetcher next(t);
+  in_panels(t.value_stride, [&]<int Vectors>(std::ptrdiff_t column) KDA_INLINE_LAMBDA {
+    float* panel = s + t.key_dim * column;
+    if constexpr (PerChannel) {
+      read_state<Vectors>(t, panel, w.x, w.stride, 2 * n, w.y, next);
+    } else {
+      read_state<Vectors>(t, panel, t.k, t.key_stride, n, w.y, next);
+      read_state<Vectors>(t, panel, t.q, t.key_stride, n, w.y + n * Vectors * vec::lanes, next);
+    }
+    solve<PerChannel, Vectors>(t, w, column);
+    output<PerChannel, Vectors>(t, w, out + column);
+    update_state<Vectors>(t, w, PerChannel ? w.column_k : t.k, PerChannel ? w.stride : t.key_stride, panel, next);
+  });
 }
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

@@ -99,34 +99,32 @@ KDA_NOINLINE void convolve(const X* x, std::ptrdiff_t x_stride, const conv_taps&
     conv_rows<2, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
 }
 
-/// The window after `tokens` inputs x: the last columns of [before | x], bits as they are. `before` may overlap `to` if
-/// its columns are not ahead of the ones they become (columns are moved from the oldest on); it is null for a fresh
-/// sequence, whose past is zeros.
+// n channels of one column to another, which is the same or apart.
+template <class T>
+KDA_INLINE void copy_column(const T* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride,
+                            std::ptrdiff_t n) {
+  if (from_stride == 1 && to_stride == 1)
+    for (std::ptrdiff_t i = 0; i < n; ++i) to[i] = from[i];
+  else
+    for (std::ptrdiff_t i = 0; i < n; ++i) to[i * to_stride] = from[i * from_stride];
+}
+
+/// The window after `tokens` inputs x: the last columns of [before | x], bits as they are, or zeros where there are fewer.
+/// `before` may overlap `to` if its columns are not ahead of the ones they become (columns are moved from the oldest
+/// on); it is null for a fresh sequence, whose past is zeros.
 template <class T>
 KDA_NOINLINE void advance_window(const T* x, std::ptrdiff_t x_stride, std::ptrdiff_t tokens, std::ptrdiff_t n,
                                  const conv_window<const T>& before, const conv_window<T>& to) {
   for (std::ptrdiff_t column = 0; column < to.columns; ++column) {
     const std::ptrdiff_t source = before.columns + tokens - to.columns + column;  // index into [before | x]
     T* p = to.data + column * to.column_stride;
-    for (std::ptrdiff_t i = 0; i < n; ++i) {
-      T value{};
-      if (source >= before.columns)
-        value = x[(source - before.columns) * x_stride + i];
-      else if (before.data != nullptr)
-        value = before.data[source * before.column_stride + i * before.channel_stride];
-      p[i * to.channel_stride] = value;
-    }
+    if (source >= before.columns)
+      copy_column(x + (source - before.columns) * x_stride, 1, p, to.channel_stride, n);
+    else if (before.data != nullptr && source >= 0)
+      copy_column(before.data + source * before.column_stride, before.channel_stride, p, to.channel_stride, n);
+    else
+      for (std::ptrdiff_t i = 0; i < n; ++i) p[i * to.channel_stride] = T{};
   }
-}
-
-/// A pool whose zeros have been replaced by what they stand for.
-template <conv_state Order, class T>
-KDA_INLINE conv_pool<T> spelt_out(conv_pool<T> p, std::ptrdiff_t channels, std::ptrdiff_t taps) {
-  constexpr bool channel_major = Order == conv_state::channel_major;
-  if (p.columns == 0) p.columns = taps - 1;
-  if (p.stride == 0) p.stride = channel_major ? p.columns : channels;
-  if (p.slot_stride == 0) p.slot_stride = (channel_major ? channels : p.columns) * p.stride;
-  return p;
 }
 
 /// The windows of one sequence in a pool.
@@ -138,13 +136,12 @@ template <conv_state Order, class T> class sequence_windows {
         s_(s),
         taps_(taps),
         rolling_(s.speculative && lists.speculation.rolling_windows),
-        first_column_(rolling_ ? static_cast<std::ptrdiff_t>(lists.speculation.num_accepted[s.index]) - 1 : -1),
-        load_(first_column_ >= 0 ? lists.speculation.slots.at(s.index, 0) : s.load) {}
+        first_column_(rolling_ ? static_cast<std::ptrdiff_t>(lists.speculation.num_accepted[s.index]) - 1 : -1) {}
 
   /// What stands before the sequence's first token, from channel c on.
   [[nodiscard]] KDA_INLINE conv_window<const T> before(std::ptrdiff_t c) const {
     if (!s_.has_initial_state) return {nullptr, pool_.columns, 0, 0};
-    const conv_window<T> w = at(load_, c);
+    const conv_window<T> w = at(s_.load_window, c);
     if (first_column_ < 0) return {w.data, w.columns, w.column_stride, w.channel_stride};
     return {w.data + first_column_ * w.column_stride, taps_ - 1, w.column_stride, w.channel_stride};
   }
@@ -156,7 +153,7 @@ template <conv_state Order, class T> class sequence_windows {
     const conv_window<const T> from = before(c);
     for (int last = 0; last < 2; ++last)
       each_kept([&](std::int64_t slot, std::ptrdiff_t tokens, std::ptrdiff_t columns) KDA_INLINE_LAMBDA {
-        if ((s_.has_initial_state && slot == load_) != (last == 1)) return;
+        if ((s_.has_initial_state && slot == s_.load_window) != (last == 1)) return;
         conv_window<T> to = at(slot, c);
         to.columns = columns;
         advance_window(x, x_stride, tokens, n, from, to);
@@ -189,7 +186,6 @@ template <conv_state Order, class T> class sequence_windows {
   std::ptrdiff_t taps_;
   bool rolling_;
   std::ptrdiff_t first_column_;  // of the window in a rolling one; -1: the window is the slot's last columns
-  std::int64_t load_;
 };
 
 /// One call of conv: task i is (sequence, block of channels).

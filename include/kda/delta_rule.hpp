@@ -60,49 +60,69 @@ template <class Spec> class head_walk {
     }
   }
 
-  /// In chunks on the grid of absolute positions, on a state in scratch. A checkpoint within a chunk comes from a copy
-  /// of the state and the chunk's first tokens alone, as a prompt that ends there would have it.
-  template <class Source> KDA_INLINE void prefill(const Source& source, tile& tile, arena scratch) const {
+  /// In chunks on the grid of absolute positions, on states in scratch. A checkpoint within a chunk comes from a copy
+  /// of the state and the chunk's first tokens alone, as a prompt that ends there would have it. `heads` neighbouring
+  /// heads take turns, chunk by chunk, since a page of a token-major tensor holds rows of several; source_of(h) is the
+  /// source of the h-th.
+  template <class Sources>
+  KDA_INLINE void prefill(const Sources& source_of, std::ptrdiff_t heads, tile& tile, arena scratch) const {
     constexpr bool per_channel = detail::is_per_channel<Spec>;
     const std::ptrdiff_t width = tile.value_stride, floats = tile.key_dim * width;
     chunk_scratch w = make_chunk_scratch(scratch, tile);
     float* out = scratch.take(chunk_tokens * width);
-    float* s = scratch.take(floats);
+    float* states = scratch.take(heads * floats);
     float* copy = scratch.take(floats);
-    if (s_.has_initial_state)
-      at(s_.load).load_to(s, width);
-    else
-      for (std::ptrdiff_t i = 0; i < floats; ++i) s[i] = 0.f;
-    const auto keep = [&](std::int64_t slot, const float* state) KDA_INLINE_LAMBDA {
-      if (slot >= args_.states.first_slot) at(slot).store_from(state, width);
+    for (std::ptrdiff_t h = 0; h < heads; ++h) {
+      float* s = states + h * floats;
+      if (s_.has_initial_state)
+        at(s_.load, h).load_to(s, width);
+      else
+        for (std::ptrdiff_t i = 0; i < floats; ++i) s[i] = 0.f;
+    }
+    const auto keep = [&](std::int64_t slot, std::ptrdiff_t h, const float* state) KDA_INLINE_LAMBDA {
+      if (slot >= args_.states.first_slot) at(slot, h).store_from(state, width);
     };
     checkpoint_walk checkpoint(args_.sequences, s_.index);
     auto until_grid = chunk_tokens - static_cast<std::ptrdiff_t>(s_.position % chunk_tokens);
     for (std::ptrdiff_t done = 0; done < s_.tokens;) {
       const std::ptrdiff_t rest = s_.tokens - done, n = rest < until_grid ? rest : until_grid;
-      source.fill(s_.first + done, n, tile);
-      for (; !checkpoint.done() && checkpoint.tokens() < done + n; checkpoint.advance()) {
-        for (std::ptrdiff_t i = 0; i < floats; ++i) copy[i] = s[i];
-        tile.tokens = static_cast<std::ptrdiff_t>(checkpoint.tokens()) - done;
-        chunk<per_channel>(tile, w, copy, out);
-        keep(checkpoint.slot(), copy);
+      const std::ptrdiff_t after = rest - n < chunk_tokens ? rest - n : chunk_tokens;
+      checkpoint_walk passed = checkpoint;
+      for (std::ptrdiff_t h = 0; h < heads; ++h) {
+        const auto& source = source_of(h);
+        float* s = states + h * floats;
+        source.fill(s_.first + done, n, tile);
+        tile.upcoming = {};
+        for (passed = checkpoint; !passed.done() && passed.tokens() < done + n; passed.advance()) {
+          for (std::ptrdiff_t i = 0; i < floats; ++i) copy[i] = s[i];
+          tile.tokens = static_cast<std::ptrdiff_t>(passed.tokens()) - done;
+          chunk<per_channel>(tile, w, copy, out);
+          keep(passed.slot(), h, copy);
+        }
+        tile.tokens = n;
+        if (h + 1 < heads)
+          tile.upcoming = source_of(h + 1).upcoming(s_.first + done, n);
+        else if (after > 0)
+          tile.upcoming = source_of(0).upcoming(s_.first + done + n, after);
+        chunk<per_channel>(tile, w, s, out);
+        source.emit(s_.first + done, n, out, width);
+        if (!passed.done() && passed.tokens() == done + n) {
+          keep(passed.slot(), h, s);
+          passed.advance();
+        }
       }
-      tile.tokens = n;
-      chunk<per_channel>(tile, w, s, out);
-      source.emit(s_.first + done, n, out, width);
+      checkpoint = passed;
       done += n;
       until_grid = chunk_tokens;
-      if (!checkpoint.done() && checkpoint.tokens() == done) {
-        keep(checkpoint.slot(), s);
-        checkpoint.advance();
-      }
     }
-    if (!s_.frozen) at(s_.store).store_from(s, width);
+    if (s_.frozen) return;
+    for (std::ptrdiff_t h = 0; h < heads; ++h) at(s_.store, h).store_from(states + h * floats, width);
   }
 
  private:
-  [[nodiscard]] KDA_INLINE block at(std::int64_t slot) const {
-    return block(args_.states, slot, head_, args_.q.shape[2], args_.v.shape[1], args_.v.shape[2], column_, columns_);
+  [[nodiscard]] KDA_INLINE block at(std::int64_t slot, std::ptrdiff_t h = 0) const {
+    return block(args_.states, slot, head_ + h, args_.q.shape[2], args_.v.shape[1], args_.v.shape[2], column_,
+                 columns_);
   }
   [[nodiscard]] KDA_INLINE std::int64_t slot_after(std::ptrdiff_t token) const {
     return s_.speculative ? args_.sequences.speculation.slots.at(s_.index, token) : s_.store;
@@ -125,10 +145,13 @@ template <class Spec> class head_walk {
 
 /// Rows in the tensors of delta_rule_args.
 template <class Spec> struct tensor_source {
-  const head_prologue<Spec>& prologue;
+  head_prologue<Spec> prologue;
   std::ptrdiff_t columns;
 
   KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const { prologue.fill(first, n, tile); }
+  [[nodiscard]] KDA_INLINE upcoming_rows upcoming(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    return prologue.rows_of(first, n, columns);
+  }
   KDA_INLINE void emit(std::ptrdiff_t first, std::ptrdiff_t n, const float* out, std::ptrdiff_t stride) const {
     const auto& y = prologue.args.out;
     if (y.data == nullptr) return;
@@ -151,40 +174,37 @@ KDA_INLINE std::ptrdiff_t heads_in(const head_range& r, std::ptrdiff_t all) {
   return r.count == 0 ? all - r.first : r.count;
 }
 
-/// One call of prefill or decode: task i is (sequence, value head, block of value columns).
+/// One call of prefill or decode.
 template <class Spec, mode Mode> class delta_rule_tasks {
  public:
-  KDA_INLINE explicit delta_rule_tasks(const delta_rule_args<Spec>& args)
+  KDA_INLINE delta_rule_tasks(const delta_rule_args<Spec>& args, const detail::slot_entry* order, const executor& e)
       : args_(args),
-        heads_(heads_in(args.heads, args.v.shape[1])),
-        blocks_((args.v.shape[2] + detail::max_value_columns - 1) / detail::max_value_columns) {}
+        grid_(make_head_grid(args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]),
+                             args.v.shape[2], e, true, Mode == mode::prefill ? args.q.shape[2] : 0)) {}
 
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const {
-    return args_.sequences.has_initial_state.shape[0] * heads_ * blocks_;
-  }
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
 
   KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
-    const sequence s = sequence_at(args_.sequences, i / (heads_ * blocks_), args_.states.first_slot);
-    const std::ptrdiff_t head = args_.heads.first + i / blocks_ % heads_;
-    const std::ptrdiff_t column = i % blocks_ * detail::max_value_columns, rest = args_.v.shape[2] - column;
-    const std::ptrdiff_t columns = rest < detail::max_value_columns ? rest : detail::max_value_columns;
+    const head_grid::place at = grid_.at(i);
+    const sequence s = sequence_at(args_.sequences, at.sequence, args_.states.first_slot);
     if (s.padding) {
-      write_zeros(args_.out, s, head, column, columns);
+      for (std::ptrdiff_t h = 0; h < at.heads; ++h) write_zeros(args_.out, s, at.head + h, at.column, at.columns);
       return;
     }
-    tile tile = make_tile(scratch, args_.q.shape[2], columns);
-    const head_prologue<Spec> prologue(args_, head, column);
-    const head_walk<Spec> walk(args_, s, head, column, columns);
-    const tensor_source<Spec> source{prologue, columns};
+    tile tile = make_tile(scratch, args_.q.shape[2], at.columns);
+    const head_walk<Spec> walk(args_, s, at.head, at.column, at.columns);
+    const auto source_of = [&](std::ptrdiff_t h) KDA_INLINE_LAMBDA {
+      return tensor_source<Spec>{head_prologue<Spec>(args_, at.head + h, at.column), at.columns};
+    };
     if constexpr (Mode == mode::decode)
-      walk.decode(source, tile, scratch);
+      walk.decode(source_of(0), tile, scratch);
     else
-      walk.prefill(source, tile, scratch);
+      walk.prefill(source_of, at.heads, tile, scratch);
   }
 
  private:
   const delta_rule_args<Spec>& args_;
-  std::ptrdiff_t heads_, blocks_;
+  const head_grid grid_;
 };
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

@@ -20,16 +20,24 @@ struct executor {
 /// Everything on the calling thread.
 inline constexpr executor serial{};
 
+}  // namespace kda::inline v0
+
+namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
 /// The executor of an engine's own pool: `parallel_for(count, f)` is to call f(i) once for every i in [0, count) and to
 /// return when all have ended. It must outlive the executor.
 template <class ParallelFor>
 [[nodiscard]] KDA_INLINE constexpr executor executor_of(ParallelFor& parallel_for, std::ptrdiff_t concurrency) {
   return {
-      .self = &parallel_for,
+      .self = const_cast<void*>(static_cast<const void*>(&parallel_for)),  // the type below has the const
       .run = [](void* self, std::ptrdiff_t count, executor::task f,
                 void* context) { (*static_cast<ParallelFor*>(self))(count, [=](std::ptrdiff_t i) { f(context, i); }); },
       .concurrency = concurrency};
 }
+
+}  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE
+
+namespace kda::inline v0 {
 
 /// Whether a call looks at its arguments first. Unchecked, a wrong argument is undefined behaviour.
 enum class checking { checked, unchecked };

@@ -20,11 +20,11 @@ inline constexpr float log_of_largest_float = 88.7228394f;
 template <class Law> struct gate_law;
 
 template <> struct gate_law<gate::bounded> {
-  vec lower_bound, multiplier;
+  vec lower_bound, minus_multiplier;
   KDA_INLINE gate_law(const bounded_gate_params& p, std::ptrdiff_t head)
       : lower_bound(broadcast(p.lower_bound.value)),
-        multiplier(exp(broadcast(p.a_log.data != nullptr ? p.a_log.data[head] : 0.f))) {}
-  [[nodiscard]] KDA_INLINE vec operator()(vec z) const { return lower_bound * sigmoid(multiplier * z); }
+        minus_multiplier(broadcast(0.f) - exp(broadcast(p.a_log.data != nullptr ? p.a_log.data[head] : 0.f))) {}
+  [[nodiscard]] KDA_INLINE vec operator()(vec z) const { return over_one_plus_exp(lower_bound, minus_multiplier * z); }
 };
 
 template <> struct gate_law<gate::softplus> {
@@ -34,7 +34,7 @@ template <> struct gate_law<gate::softplus> {
         minus_multiplier(broadcast(0.f) - exp(a_log)) {}
   [[nodiscard]] KDA_INLINE vec operator()(vec z) const {
     const vec zero = broadcast(0.f);
-    const vec u = exp(min(zero - z, z));
+    const vec u = exp_nonpositive(min(zero - z, z));
     const vec ratio = log1p_ratio(u);
     const vec above = minus_multiplier * fma(u, ratio, z);
     const vec below = (zero - exp(a_log + z)) * ratio;
@@ -68,12 +68,19 @@ template <class Params> KDA_INLINE const float* dt_bias_of(const Params& p) {
 /// lanes; what stands past K is finite if the head's parameters are.
 template <class Law, class T>
 KDA_INLINE void gate_channels(const gate_law<Law>& law, const T* x, const float* dt_bias, std::ptrdiff_t K, float* g) {
-  for (std::ptrdiff_t d = 0; d < K; d += vec::lanes) {
+  const std::ptrdiff_t whole = K / vec::lanes * vec::lanes;
+  // Where x + dt_bias is finite in the whole row, as it is in any sound model, there is nothing to hold within bounds.
+  vec strange = broadcast(0.f);
+  for (std::ptrdiff_t d = 0; d < whole; d += vec::lanes) {
+    const vec z = dt_bias == nullptr ? load(x + d) : load(x + d) + load(dt_bias + d);
+    strange = strange + (z - z);
+    store(g + d, law(z));
+  }
+  std::ptrdiff_t d = std::is_same_v<Law, gate::given> || reduce_add(strange) == 0.f ? whole : 0;
+  for (; d < K; d += vec::lanes) {
     const std::ptrdiff_t n = K - d;
-    const bool whole = n >= vec::lanes;
-    const vec logits = whole ? load(x + d) : load(x + d, n);
-    const vec bias = dt_bias == nullptr ? broadcast(0.f) : whole ? load(dt_bias + d) : load(dt_bias + d, n);
-    store(g + d, law(gate_input<Law>(logits, bias)));
+    const vec bias = dt_bias == nullptr ? broadcast(0.f) : n >= vec::lanes ? load(dt_bias + d) : load(dt_bias + d, n);
+    store(g + d, law(gate_input<Law>(n >= vec::lanes ? load(x + d) : load(x + d, n), bias)));
   }
 }
 

@@ -3,7 +3,8 @@
 //
 //   say what is needed     spec.hpp (options), args.hpp (tensors), batch.hpp (sequences and slots), executor.hpp
 //   call it                kernels.hpp (this file's ISA), dispatch.hpp and export.hpp (several ISAs)
-//   see how it works       gate.hpp, conv.hpp, norm.hpp -> prologue.hpp -> recurrent.hpp or chunked.hpp, over simd/
+//   see how it works       gate.hpp, conv.hpp, norm.hpp -> prologue.hpp -> recurrent.hpp or chunked.hpp, over simd/;
+//                          delta_rule.hpp and step.hpp take sequences through them
 #pragma once
 #include "args.hpp"
 #include "batch.hpp"
@@ -13,6 +14,7 @@
 #include "executor.hpp"
 #include "export.hpp"
 #include "kernels.hpp"
+#include "saved_state.hpp"
 #include "spec.hpp"
 #include "status.hpp"
 #include "version.hpp"

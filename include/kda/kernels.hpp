@@ -12,11 +12,6 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
 // ---- what the calls refuse ------------------------------------------------------------------------------------------
 
-/// Elements from one slot to the next.
-template <class T> KDA_INLINE std::ptrdiff_t slot_stride(const state_pool<T>& p, std::ptrdiff_t elements) {
-  return p.slot_stride == 0 ? elements : p.slot_stride;
-}
-
 /// Whether a tensor that may be left out was.
 template <class T, std::size_t Rank> KDA_INLINE bool is_left_out(const view<T, Rank>& v) {
   bool empty = v.data == nullptr;
@@ -76,6 +71,7 @@ template <mode Mode, class Spec>
 KDA_NOINLINE status check(const delta_rule_args<Spec>& a, const workspace& w, const executor& e) {
   checker c;
   const std::ptrdiff_t n = check_delta_rule<Spec>(c, a, a.out, "out");
+  if (!c.result()) return c.result();
   c.workspace_for(w, e, n, kept_states(a.sequences));
   if (!c.result()) return c.result();
   if constexpr (Mode == mode::prefill)
@@ -373,10 +369,14 @@ template <class Spec> struct kernels {
                      checking c = checking::checked) {
     static_assert(detail::has_step<Spec>, "kda::kernels::step: the spec needs a kda::conv and a kda::norm option");
     if (const status s = asked(c, args, w, e); !s) return s;
-    const step_tasks<Spec> tasks(args);
-    run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
+    const call_scratch scratch = divide(w, args.sequences);
+    const step_tasks<Spec> tasks(args, longest_first(args.sequences, scratch.table), e);
+    run_tasks(e, scratch.tasks, tasks.count(), tasks);
     const step_window_tasks<Spec> windows(args);
-    run_tasks(e, divide(w, args.sequences).tasks, windows.count(), windows);
+    run_tasks(e, scratch.tasks, windows.count(), windows);
+    if (!tasks.leaves_norm()) return {};
+    const step_norm_tasks<Spec> norms(args);
+    run_tasks(e, scratch.tasks, norms.count(), norms);
     return {};
   }
 
@@ -393,8 +393,9 @@ template <class Spec> struct kernels {
                                       checking c) {
     if (c == checking::checked)
       if (const status s = check<Mode>(args, w, e); !s) return s;
-    const delta_rule_tasks<Spec, Mode> tasks(args);
-    run_tasks(e, divide(w, args.sequences).tasks, tasks.count(), tasks);
+    const call_scratch scratch = divide(w, args.sequences);
+    const delta_rule_tasks<Spec, Mode> tasks(args, longest_first(args.sequences, scratch.table), e);
+    run_tasks(e, scratch.tasks, tasks.count(), tasks);
     return {};
   }
 };

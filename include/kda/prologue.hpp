@@ -4,8 +4,26 @@
 #pragma once
 #include "gate.hpp"
 #include "norm.hpp"
+#include "simd/matrix.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
+
+/// Rows that the next tile will read or write: the chunk before it fetches them into the L2 cache, a line now and then,
+/// since token-major rows lie pages apart, where no hardware prefetcher follows. A hint; no rows by default.
+struct upcoming_rows {
+  struct rows {
+    const char* data;
+    std::ptrdiff_t stride, lines;  // bytes from row to row, cache lines of a row
+  };
+  static constexpr std::ptrdiff_t line_bytes = 64;
+  rows part[8];
+  std::ptrdiff_t parts, tokens;
+
+  template <class T> KDA_INLINE void add(const T* data, std::ptrdiff_t stride, std::ptrdiff_t size) {
+    constexpr auto bytes = static_cast<std::ptrdiff_t>(sizeof(T));
+    part[parts++] = {reinterpret_cast<const char*>(data), stride * bytes, (size * bytes + line_bytes - 1) / line_bytes};
+  }
+};
 
 /// At most chunk_tokens tokens of one value head and of a block of its value columns. Rows of q, k, g, alpha hold
 /// key_stride floats: K channels, then zeros in q and k and anything finite in g and alpha; rows of v hold
@@ -19,6 +37,7 @@ struct tile {
   float* alpha;  ///< exp(g)
   float* v;
   float* beta;  ///< [chunk_tokens]
+  upcoming_rows upcoming;
 };
 
 /// Rows of one head in a tensor, or in scratch: token i of the tile at data + i * stride.
@@ -38,15 +57,16 @@ struct arena {
 };
 
 KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t columns) {
+  constexpr std::ptrdiff_t stagger = 32;  // two cache lines: a channel of all four then takes different sets of L1
   tile t{};
   t.key_dim = key_dim;
   t.key_stride = detail::round_up(key_dim, 16);
   t.columns = columns;
   t.value_stride = detail::round_up(columns, 16);
-  t.q = scratch.take(chunk_tokens * t.key_stride);
-  t.k = scratch.take(chunk_tokens * t.key_stride);
-  t.g = scratch.take(chunk_tokens * t.key_stride);
-  t.alpha = scratch.take(chunk_tokens * t.key_stride);
+  t.q = scratch.take(chunk_tokens * t.key_stride + stagger);
+  t.k = scratch.take(chunk_tokens * t.key_stride + stagger);
+  t.g = scratch.take(chunk_tokens * t.key_stride + stagger);
+  t.alpha = scratch.take(chunk_tokens * t.key_stride + stagger);
   t.v = scratch.take(chunk_tokens * t.value_stride);
   t.beta = scratch.take(chunk_tokens);
   return t;
@@ -60,7 +80,7 @@ struct applied_decay {
 };
 KDA_INLINE applied_decay apply_decay(vec g) {
   const mask strong = less(g, broadcast(-0.5f));
-  return {select(strong, broadcast(0.f), broadcast(1.f)), select(strong, exp(g), expm1_nonpositive(g))};
+  return {select(strong, broadcast(0.f), broadcast(1.f)), select(strong, exp_nonpositive(g), expm1_nonpositive(g))};
 }
 
 /// The q/k head of value head hv.
@@ -103,25 +123,65 @@ template <class Spec> struct head_prologue {
          {args.v.at(first, head, first_column), args.v.stride[0]}, tile);
   }
 
+  /// The rows of gate and beta of tokens [first, first + n).
+  [[nodiscard]] KDA_INLINE upcoming_rows gate_rows_of(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    upcoming_rows next{};
+    next.tokens = n;
+    if constexpr (detail::is_decaying<Spec>)
+      next.add(args.gate.at(first, head), args.gate.stride[0], detail::is_per_channel<Spec> ? args.q.shape[2] : 1);
+    next.add(args.beta.at(first, head), args.beta.stride[0], 1);
+    return next;
+  }
+  /// All rows of tokens [first, first + n), for a tile of `columns` value columns.
+  [[nodiscard]] KDA_INLINE upcoming_rows rows_of(std::ptrdiff_t first, std::ptrdiff_t n, std::ptrdiff_t columns) const {
+    upcoming_rows next = gate_rows_of(first, n);
+    next.add(args.q.at(first, q_head), args.q.stride[0], args.q.shape[2]);
+    next.add(args.k.at(first, q_head), args.k.stride[0], args.q.shape[2]);
+    next.add(args.v.at(first, head, first_column), args.v.stride[0], columns);
+    if (args.out.data != nullptr) next.add(args.out.at(first, head, first_column), args.out.stride[0], columns);
+    return next;
+  }
+
   /// The same with q, k and v from elsewhere; gate and beta still are tokens [first, first + n) of the packed batch.
   KDA_NOINLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, head_rows<qkv> q_rows, head_rows<qkv> k_rows,
                          head_rows<qkv> v_rows, tile& tile) const {
     tile.tokens = n;
     const std::ptrdiff_t K = tile.key_dim, stride = tile.key_stride;
-    for (std::ptrdiff_t i = 0; i < n; ++i) {
-      const qkv *q = q_rows.data + i * q_rows.stride, *k = k_rows.data + i * k_rows.stride;
-      if constexpr (std::is_same_v<typename t::qk, qk::l2_normalized>) {
-        l2norm_row(q, K, l2norm_eps, scale, tile.q + i * stride, stride);
-        l2norm_row(k, K, l2norm_eps, 1.f, tile.k + i * stride, stride);
-      } else {
-        scale_row(q, K, broadcast(scale), tile.q + i * stride, stride);
-        scale_row(k, K, broadcast(1.f), tile.k + i * stride, stride);
+    if constexpr (std::is_same_v<typename t::qk, qk::l2_normalized>) {
+      // eight tokens at a time: their sums go across the lanes together and share a root, and the rows stay in L1
+      constexpr std::ptrdiff_t at_once = 8;
+      float partial[2 * at_once * vec::lanes], factor[2 * at_once];
+      for (std::ptrdiff_t first_row = 0; first_row < n; first_row += at_once) {
+        const std::ptrdiff_t rows = n - first_row < at_once ? n - first_row : at_once;
+        float *q_to = tile.q + first_row * stride, *k_to = tile.k + first_row * stride;
+        for (std::ptrdiff_t i = 0; i < at_once; ++i) {
+          vec q = broadcast(0.f), k = q;
+          if (i < rows) {
+            q = copy_row(q_rows.data + (first_row + i) * q_rows.stride, K, q_to + i * stride, stride);
+            k = copy_row(k_rows.data + (first_row + i) * k_rows.stride, K, k_to + i * stride, stride);
+          }
+          store(partial + i * vec::lanes, q);
+          store(partial + (at_once + i) * vec::lanes, k);
+        }
+        reduce_lanes(partial, 2 * at_once, factor);
+        for (std::ptrdiff_t i = 0; i < 2 * at_once; i += vec::lanes) {
+          const vec root = sqrt(load(factor + i) + broadcast(l2norm_eps));
+          store(factor + i, broadcast(1.f) / root);
+        }
+        for (std::ptrdiff_t i = 0; i < rows; ++i) {
+          scale_row(q_to + i * stride, stride, broadcast(scale * factor[i]), q_to + i * stride, stride);
+          scale_row(k_to + i * stride, stride, broadcast(factor[at_once + i]), k_to + i * stride, stride);
+        }
       }
-      const qkv* v = v_rows.data + i * v_rows.stride;
-      for (std::ptrdiff_t j = 0; j < tile.value_stride; j += vec::lanes)
-        store(tile.v + i * tile.value_stride + j,
-              j + vec::lanes <= tile.columns ? load(v + j) : load(v + j, tile.columns - j));
+    } else {
+      for (std::ptrdiff_t i = 0; i < n; ++i) {
+        scale_row(q_rows.data + i * q_rows.stride, K, broadcast(scale), tile.q + i * stride, stride);
+        scale_row(k_rows.data + i * k_rows.stride, K, broadcast(1.f), tile.k + i * stride, stride);
+      }
     }
+    for (std::ptrdiff_t i = 0; i < n; ++i)
+      scale_row(v_rows.data + i * v_rows.stride, tile.columns, broadcast(1.f), tile.v + i * tile.value_stride,
+                tile.value_stride);
     beta_tokens<typename t::beta>(args.beta.at(first, head), args.beta.stride[0], n, tile.beta);
     fill_decay(first, n, tile);
   }
@@ -145,7 +205,7 @@ template <class Spec> struct head_prologue {
     } else {
       for (std::ptrdiff_t d = 0; d < floats; d += vec::lanes) store(tile.g + d, broadcast(0.f));
     }
-    for (std::ptrdiff_t d = 0; d < floats; d += vec::lanes) store(tile.alpha + d, exp(load(tile.g + d)));
+    for (std::ptrdiff_t d = 0; d < floats; d += vec::lanes) store(tile.alpha + d, exp_nonpositive(load(tile.g + d)));
   }
 };
 

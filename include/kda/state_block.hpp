@@ -2,6 +2,7 @@
 // Where a task's part of a recurrent state lies, and its ways to and from the fp32 state of prefill.
 #pragma once
 #include "batch.hpp"
+#include "simd/matrix.hpp"
 #include "spec.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
@@ -34,22 +35,74 @@ template <class T, layout Layout> struct state_block {
     for (std::ptrdiff_t r = 0; r < rows(); ++r)
       for (std::ptrdiff_t c = 0; c < row_size(); ++c) data[r * stride + c] = from.data[r * stride + c];
   }
-  /// To and from fp32 [K, width], width >= columns; columns past the block are set to zero.
+  /// To and from fp32 [K, width] in panels (in_panels of simd/matrix.hpp), width >= columns a multiple of 16; columns
+  /// past the block are set to zero.
   KDA_NOINLINE void load_to(float* s, std::ptrdiff_t width) const {
-    for (std::ptrdiff_t d = 0; d < key_dim; ++d)
-      for (std::ptrdiff_t j = columns; j < width; ++j) s[d * width + j] = 0.f;
-    for (std::ptrdiff_t r = 0; r < rows(); ++r)
-      for (std::ptrdiff_t c = 0; c < row_size(); ++c) {
-        const std::ptrdiff_t d = Layout == layout::key_major ? r : c, j = Layout == layout::key_major ? c : r;
-        s[d * width + j] = to_float(data[r * stride + c]);
+    in_panels(width, [&]<int Vectors>(std::ptrdiff_t column) KDA_INLINE_LAMBDA {
+      float* panel = s + key_dim * column;
+      if constexpr (Layout == layout::key_major) {
+        for (std::ptrdiff_t d = 0; d < key_dim; ++d) {
+          KDA_UNROLL
+          for (int c = 0; c < Vectors; ++c)
+            store(panel + (d * Vectors + c) * vec::lanes,
+                  load_present(data + d * stride + column + c * vec::lanes, columns - column - c * vec::lanes));
+        }
+      } else {
+        for (int c = 0; c < Vectors; ++c) load_columns<Vectors>(column + c * vec::lanes, panel + c * vec::lanes);
       }
+    });
   }
   KDA_NOINLINE void store_from(const float* s, std::ptrdiff_t width) const {
-    for (std::ptrdiff_t r = 0; r < rows(); ++r)
-      for (std::ptrdiff_t c = 0; c < row_size(); ++c) {
-        const std::ptrdiff_t d = Layout == layout::key_major ? r : c, j = Layout == layout::key_major ? c : r;
-        data[r * stride + c] = round_to<T>(s[d * width + j]);
+    in_panels(width, [&]<int Vectors>(std::ptrdiff_t column) KDA_INLINE_LAMBDA {
+      const float* panel = s + key_dim * column;
+      if constexpr (Layout == layout::key_major) {
+        for (std::ptrdiff_t d = 0; d < key_dim; ++d) {
+          KDA_UNROLL
+          for (int c = 0; c < Vectors; ++c)
+            store_present(data + d * stride + column + c * vec::lanes, load(panel + (d * Vectors + c) * vec::lanes),
+                          columns - column - c * vec::lanes);
+        }
+      } else {
+        for (int c = 0; c < Vectors; ++c) store_columns<Vectors>(column + c * vec::lanes, panel + c * vec::lanes);
       }
+    });
+  }
+
+ private:
+  // The first n of a vector's numbers; n may be more than the lanes, or nothing.
+  KDA_INLINE static vec load_present(const T* from, std::ptrdiff_t n) {
+    return n >= vec::lanes ? load(from) : n > 0 ? load(from, n) : broadcast(0.f);
+  }
+  KDA_INLINE static void store_present(T* to, vec x, std::ptrdiff_t n) {
+    if (n >= vec::lanes)
+      store(to, x);
+    else if (n > 0)
+      store(to, x, n);
+  }
+  // Columns [j, j + lanes) of a value-major state, from and to a panel's rows of Vectors vectors.
+  template <int Vectors> KDA_INLINE void load_columns(std::ptrdiff_t j, float* s) const {
+    for (std::ptrdiff_t d = 0; d < key_dim; d += vec::lanes) {
+      vec x[vec::lanes];
+      KDA_UNROLL
+      for (std::ptrdiff_t l = 0; l < vec::lanes; ++l)
+        x[l] = load_present(data + (j + l) * stride + d, j + l < columns ? key_dim - d : 0);
+      transpose(x);
+      KDA_UNROLL
+      for (std::ptrdiff_t l = 0; l < vec::lanes; ++l)
+        if (d + l < key_dim) store(s + (d + l) * Vectors * vec::lanes, x[l]);
+    }
+  }
+  template <int Vectors> KDA_INLINE void store_columns(std::ptrdiff_t j, const float* s) const {
+    for (std::ptrdiff_t d = 0; d < key_dim; d += vec::lanes) {
+      vec x[vec::lanes];
+      KDA_UNROLL
+      for (std::ptrdiff_t l = 0; l < vec::lanes; ++l)
+        x[l] = d + l < key_dim ? load(s + (d + l) * Vectors * vec::lanes) : broadcast(0.f);
+      transpose(x);
+      KDA_UNROLL
+      for (std::ptrdiff_t l = 0; l < vec::lanes; ++l)
+        store_present(data + (j + l) * stride + d, x[l], j + l < columns ? key_dim - d : 0);
+    }
   }
 };
 

@@ -16,6 +16,8 @@ enum class error {
   slot_out_of_range,    ///< a slot id past the pool
   slot_conflict,        ///< a slot stored twice, or loaded by one sequence and stored by another
   workspace_too_small,  ///< fewer bytes than workspace_bytes() asks for
+  buffer_too_small,     ///< fewer bytes than a saved state has: the buffer of save_state, or a truncated one
+  wrong_buffer,         ///< no saved state of these dimensions, layouts and types, or a damaged one
 };
 
 /// Result of a call: `if (!s) log(s.argument, kda::message(s.what));`
@@ -49,6 +51,10 @@ struct [[nodiscard]] status {
       return "has a slot that two sequences would write, or one write and another read";
     case error::workspace_too_small:
       return "has fewer bytes than workspace_bytes() asks for";
+    case error::buffer_too_small:
+      return "has fewer bytes than the saved state";
+    case error::wrong_buffer:
+      return "is not as in a saved state of these dimensions, layouts and types, or is damaged";
   }
   return "unknown error";
 }

@@ -7,7 +7,8 @@
 //
 // by the very functions that the calls of one stage use, on the same numbers: equal to the bit. The convolution's inputs
 // stay where they are until every tile has read them; then the windows are moved, as tasks of their own. So q/k heads
-// may serve several value heads, and it does not matter which task runs first.
+// may serve several value heads, and it does not matter which task runs first. With more runners than heads a head's
+// columns go to several tasks; then norm, which needs whole rows, follows in place.
 #pragma once
 #include "conv.hpp"
 #include "delta_rule.hpp"
@@ -48,19 +49,20 @@ template <class Spec> class step_source {
 
  public:
   KDA_INLINE step_source(const step_args<Spec>& args, const step_channels<Spec>& channels,
-                         const head_prologue<Spec>& prologue, const sequence& s, arena& scratch)
+                         const head_prologue<Spec>& prologue, const sequence& s, std::ptrdiff_t columns, arena& scratch)
       : args_(args),
         prologue_(prologue),
         s_(s),
         K_(args.q.shape[2]),
-        V_(args.v.shape[2]),
+        columns_(columns),
         key_stride_(detail::round_up(K_, 16)),
-        value_stride_(detail::round_up(V_, 16)),
+        value_stride_(detail::round_up(columns, 16)),
         taps_(make_conv_taps(scratch, 2 * key_stride_ + value_stride_)) {
-    const std::ptrdiff_t q = prologue.q_head * K_, k = channels.k + q, v = channels.v + prologue.head * V_;
+    const std::ptrdiff_t q = prologue.q_head * K_, k = channels.k + q,
+                         v = channels.v + prologue.head * args.v.shape[2] + prologue.first_column;
     load_taps(taps_, 0, args.conv_weight, args.conv_bias, q, K_);
     load_taps(taps_, key_stride_, args.conv_weight, args.conv_bias, k, K_);
-    load_taps(taps_, 2 * key_stride_, args.conv_weight, args.conv_bias, v, V_);
+    load_taps(taps_, 2 * key_stride_, args.conv_weight, args.conv_bias, v, columns);
     const windows w(channels.pool, args.sequences, s, taps_.width);
     before_q_ = w.before(q), before_k_ = w.before(k), before_v_ = w.before(v);
     q_ = rows<stage_qkv>(scratch, key_stride_);
@@ -75,18 +77,36 @@ template <class Spec> class step_source {
                            end, K_, before_q_);
     convolve<t::conv::act>(args_.k.at(s_.first, prologue_.q_head), args_.k.stride[0], taps_, key_stride_, k_,
                            key_stride_, begin, end, K_, before_k_);
-    convolve<t::conv::act>(args_.v.at(s_.first, prologue_.head), args_.v.stride[0], taps_, 2 * key_stride_, v_,
-                           value_stride_, begin, end, V_, before_v_);
+    convolve<t::conv::act>(args_.v.at(s_.first, prologue_.head, prologue_.first_column), args_.v.stride[0], taps_,
+                           2 * key_stride_, v_, value_stride_, begin, end, columns_, before_v_);
     prologue_.fill(first, n, {q_, key_stride_}, {k_, key_stride_}, {v_, value_stride_}, tile);
+  }
+
+  [[nodiscard]] KDA_INLINE upcoming_rows upcoming(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    upcoming_rows next = prologue_.gate_rows_of(first, n);
+    next.add(args_.q.at(first, prologue_.q_head), args_.q.stride[0], K_);
+    next.add(args_.k.at(first, prologue_.q_head), args_.k.stride[0], K_);
+    next.add(args_.v.at(first, prologue_.head, prologue_.first_column), args_.v.stride[0], columns_);
+    if (args_.y.data == nullptr) return next;
+    next.add(args_.y.at(first, prologue_.head, prologue_.first_column), args_.y.stride[0], columns_);
+    if (columns_ == args_.v.shape[2])
+      next.add(args_.output_gate.at(first, prologue_.head), args_.output_gate.stride[0], columns_);
+    return next;
   }
 
   KDA_INLINE void emit(std::ptrdiff_t first, std::ptrdiff_t n, const float* out, std::ptrdiff_t stride) const {
     if (args_.y.data == nullptr) return;
+    const bool whole = columns_ == args_.v.shape[2];
     for (std::ptrdiff_t i = 0; i < n; ++i) {
-      store_row(out_, out + i * stride, V_);
+      auto* y = args_.y.at(first + i, prologue_.head, prologue_.first_column);
+      if constexpr (std::is_same_v<stage_out, typename t::io::out>)
+        if (!whole) {
+          store_row(y, out + i * stride, columns_);
+          continue;
+        }
+      store_row(out_, out + i * stride, columns_);
       norm_row<t::norm::act, t::norm::order>(out_, args_.output_gate.at(first + i, prologue_.head),
-                                             args_.norm_weight.data, args_.norm_eps.value, V_,
-                                             args_.y.at(first + i, prologue_.head));
+                                             args_.norm_weight.data, args_.norm_eps.value, columns_, y);
     }
   }
 
@@ -98,7 +118,7 @@ template <class Spec> class step_source {
   const step_args<Spec>& args_;
   const head_prologue<Spec>& prologue_;
   const sequence& s_;
-  std::ptrdiff_t K_, V_, key_stride_, value_stride_;
+  std::ptrdiff_t K_, columns_, key_stride_, value_stride_;
   conv_taps taps_;
   conv_window<const raw> before_q_{}, before_k_{}, before_v_{};
   stage_qkv *q_, *k_, *v_;
@@ -118,35 +138,69 @@ template <class Spec> KDA_INLINE delta_rule_args<Spec> core_args(const step_args
           .states = a.states};
 }
 
-/// The tiles of a step: task i is (sequence, value head).
+/// The tiles of a step.
 template <class Spec> class step_tasks {
- public:
-  KDA_INLINE explicit step_tasks(const step_args<Spec>& args)
-      : args_(args), core_(core_args(args)), channels_(args), heads_(heads_in(args.heads, args.v.shape[1])) {}
+  using t = detail::traits<Spec>;
 
-  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.modes.shape[0] * heads_; }
+ public:
+  KDA_INLINE step_tasks(const step_args<Spec>& args, const detail::slot_entry* order, const executor& e)
+      : args_(args),
+        core_(core_args(args)),
+        channels_(args),
+        grid_(make_head_grid(
+            args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]), args.v.shape[2], e,
+            args.y.data == nullptr || std::is_same_v<typename t::stage::out, typename t::io::out>, 0)) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
+  /// Whether y holds what the delta rule gave, and is still to be normalised.
+  [[nodiscard]] KDA_INLINE bool leaves_norm() const { return args_.y.data != nullptr && grid_.blocks > 1; }
 
   KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
-    const sequence s = sequence_at(args_.sequences, i / heads_, args_.states.first_slot);
-    const std::ptrdiff_t head = args_.heads.first + i % heads_, V = args_.v.shape[2];
+    const head_grid::place at = grid_.at(i);
+    const sequence s = sequence_at(args_.sequences, at.sequence, args_.states.first_slot);
     if (s.padding) {
-      write_zeros(args_.y, s, head, 0, V);
+      write_zeros(args_.y, s, at.head, at.column, at.columns);
       return;
     }
-    tile tile = make_tile(scratch, args_.q.shape[2], V);
-    const head_prologue<Spec> prologue(core_, head, 0);
-    const step_source<Spec> source(args_, channels_, prologue, s, scratch);
-    const head_walk<Spec> walk(core_, s, head, 0, V);
+    tile tile = make_tile(scratch, args_.q.shape[2], at.columns);
+    const head_prologue<Spec> prologue(core_, at.head, at.column);
+    const step_source<Spec> source(args_, channels_, prologue, s, at.columns, scratch);
+    const head_walk<Spec> walk(core_, s, at.head, at.column, at.columns);
     if (*args_.modes.at(s.index) == mode::decode)
       walk.decode(source, tile, scratch);
     else
-      walk.prefill(source, tile, scratch);
+      walk.prefill([&](std::ptrdiff_t) KDA_INLINE_LAMBDA -> const step_source<Spec>& { return source; }, 1, tile,
+                   scratch);
   }
 
  private:
   const step_args<Spec>& args_;
   const delta_rule_args<Spec> core_;
   const step_channels<Spec> channels_;
+  const head_grid grid_;
+};
+
+/// The norm of a step whose heads were split: task i is (sequence, value head), in place.
+template <class Spec> class step_norm_tasks {
+  using t = detail::traits<Spec>;
+
+ public:
+  KDA_INLINE explicit step_norm_tasks(const step_args<Spec>& args)
+      : args_(args), heads_(heads_in(args.heads, args.v.shape[1])) {}
+
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.modes.shape[0] * heads_; }
+
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena) const {
+    const sequence s = sequence_at(args_.sequences, i / heads_, args_.states.first_slot);
+    const std::ptrdiff_t head = args_.heads.first + i % heads_;
+    for (std::ptrdiff_t token = s.first; !s.padding && token < s.first + s.tokens; ++token)
+      norm_row<t::norm::act, t::norm::order>(args_.y.at(token, head), args_.output_gate.at(token, head),
+                                             args_.norm_weight.data, args_.norm_eps.value, args_.v.shape[2],
+                                             args_.y.at(token, head));
+  }
+
+ private:
+  const step_args<Spec>& args_;
   std::ptrdiff_t heads_;
 };
 

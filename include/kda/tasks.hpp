@@ -26,6 +26,65 @@ KDA_INLINE call_scratch divide(const workspace& w, const sequences& s) {
   return {reinterpret_cast<detail::slot_entry*>(table), reinterpret_cast<float*>(aligned(table + table_bytes))};
 }
 
+/// The batch's sequences from the longest to the shortest, by powers of two, so that no long one begins last: order[i]
+/// .sequence. It takes the place of the slot table, which nobody needs once a call is checked.
+KDA_NOINLINE inline const detail::slot_entry* longest_first(const sequences& s, detail::slot_entry* order) {
+  const std::ptrdiff_t n = s.has_initial_state.shape[0];
+  constexpr int sizes = 65;
+  const auto size_of = [&](std::ptrdiff_t i) KDA_INLINE_LAMBDA {
+    const auto tokens = static_cast<std::uint64_t>(tokens_of(s, i));
+    return tokens == 0 ? 0 : 64 - __builtin_clzll(tokens);
+  };
+  std::ptrdiff_t next[sizes + 1] = {};  // where sequences of each size go: counts, then their sums
+  for (std::ptrdiff_t i = 0; i < n; ++i) ++next[sizes - 1 - size_of(i) + 1];
+  for (int size = 0; size < sizes; ++size) next[size + 1] += next[size];
+  for (std::ptrdiff_t i = 0; i < n; ++i) order[next[sizes - 1 - size_of(i)]++].sequence = i;
+  return order;
+}
+
+/// A call cut into tasks of one sequence, one value head or a few, and a block of their columns. Whole heads as long as
+/// they keep all runners busy; else blocks of whole vectors, at least 32 columns, since each repeats the work on q and k.
+struct head_grid {
+  const detail::slot_entry* order;
+  std::ptrdiff_t sequences, first_head, heads, value_dim, block, blocks, in_turn, groups;
+
+  struct place {
+    std::ptrdiff_t sequence, head, heads, column, columns;
+  };
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return sequences * groups * blocks; }
+  [[nodiscard]] KDA_INLINE place at(std::ptrdiff_t i) const {
+    const std::ptrdiff_t column = i % blocks * block, rest = value_dim - column;
+    const std::ptrdiff_t head = i / blocks % groups * in_turn, left = heads - head;
+    return {static_cast<std::ptrdiff_t>(order[i / (groups * blocks)].sequence), first_head + head,
+            left < in_turn ? left : in_turn, column, rest < block ? rest : block};
+  }
+};
+/// `splittable`: whether a head's columns may go to several tasks. key_dim: heads may take turns in one task, as far as
+/// their states fit into its scratch and each runner has four tasks left; 0: one head a task.
+KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry* order, std::ptrdiff_t first_head,
+                                    std::ptrdiff_t heads, std::ptrdiff_t value_dim, const executor& e, bool splittable,
+                                    std::ptrdiff_t key_dim) {
+  constexpr std::ptrdiff_t least = 32, most_in_turn = 8;
+  head_grid g{order, s.has_initial_state.shape[0], first_head, heads, value_dim, detail::max_value_columns, 1, 1,
+              heads};
+  const std::ptrdiff_t whole = g.sequences * heads, wanted = e.run == nullptr ? 1 : 2 * e.concurrency;
+  if (splittable && whole > 0 && whole < wanted) {
+    const std::ptrdiff_t parts = (wanted + whole - 1) / whole;
+    const std::ptrdiff_t columns = detail::round_up((value_dim + parts - 1) / parts, 16);
+    if (columns < g.block) g.block = columns < least ? least : columns;
+  }
+  g.blocks = (value_dim + g.block - 1) / g.block;
+  const std::ptrdiff_t state = key_dim * detail::round_up(value_dim < g.block ? value_dim : g.block, 16);
+  const auto groups_of = [&](std::ptrdiff_t n) KDA_INLINE_LAMBDA { return (heads + n - 1) / n; };
+  for (std::ptrdiff_t n = 2; state > 0 && n <= most_in_turn; n *= 2) {
+    if (n * state > detail::max_key_dim * detail::max_value_columns) break;
+    if (g.sequences * groups_of(n) * g.blocks < 2 * wanted && e.run != nullptr) break;
+    g.in_turn = n;
+  }
+  g.groups = groups_of(g.in_turn);
+  return g;
+}
+
 template <class Task> struct task_queue {
   const Task& task;
   float* scratch;

@@ -14,7 +14,8 @@ for compiler in $compilers; do
       done
     done
     for header in $opt_in_headers; do
-      printf '%s\n' "$compiler $level $header"$'\t'"printf '#include <%s>\n' $header $header | $compiler $base $warnings $level -fsyntax-only -x c++ -"
+      [ "$header" = kda/executor/openmp.hpp ] && extra=-fopenmp || extra=
+      printf '%s\n' "$compiler $level $header"$'\t'"printf '#include <%s>\n' $header $header | $compiler $base $warnings $level $extra -fsyntax-only -x c++ -"
     done
   done
 done > "$jobs"

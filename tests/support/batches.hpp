@@ -28,10 +28,22 @@ inline sequence continued(index tokens, std::uint64_t seed, std::int64_t slot) {
 }
 inline sequence fresh(index tokens, std::uint64_t seed, std::int64_t slot) { return {tokens, seed, slot, slot, false}; }
 
-/// The arrays behind kda::sequences.
+/// A state that a call is to keep: after the token before this position of the whole prompt, in this slot.
+struct kept {
+  std::int64_t position, slot;
+};
+
+/// The arrays behind kda::sequences. What stands after has_state is left out unless a test fills it.
 struct sequence_lists {
   std::vector<std::int64_t> offsets{0}, load, store, position;
   std::shared_ptr<bool[]> has_state;  // std::vector<bool> has no data()
+  std::vector<std::int64_t> lengths{};
+  std::shared_ptr<bool[]> frozen{};
+  std::vector<std::int64_t> begin{}, kept_slots{}, kept_positions{};  // checkpoints
+  std::int64_t interval = 0;                                          // instead of their positions
+  std::vector<std::int64_t> accepted{}, table{};                      // speculation; table [N, columns]
+  index columns = 0;
+  bool rolling = false;
 
   explicit sequence_lists(const std::vector<sequence>& batch) : has_state(new bool[batch.size()]) {
     for (const sequence& s : batch) {
@@ -43,12 +55,49 @@ struct sequence_lists {
     }
   }
   [[nodiscard]] kda::sequences views() const {
-    return {.offsets = kda::indices(offsets.data(), std::ssize(offsets)),
-            .load_slots = kda::indices(load.data(), std::ssize(load)),
-            .store_slots = kda::indices(store.data(), std::ssize(store)),
-            .has_initial_state = kda::packed(static_cast<const bool*>(has_state.get()), std::ssize(load)),
-            .first_position = kda::indices(position.data(), std::ssize(position))};
+    const auto list = [](const std::vector<std::int64_t>& x) { return kda::indices(x.data(), std::ssize(x)); };
+    const auto flags = [&](const std::shared_ptr<bool[]>& x) {
+      return kda::packed(static_cast<const bool*>(x.get()), x == nullptr ? 0 : std::ssize(load));
+    };
+    return {.offsets = list(offsets),
+            .lengths = list(lengths),
+            .load_slots = list(load),
+            .store_slots = list(store),
+            .has_initial_state = flags(has_state),
+            .frozen = flags(frozen),
+            .first_position = list(position),
+            .checkpoints = {.begin = list(begin),
+                            .slots = list(kept_slots),
+                            .positions = interval == 0 ? list(kept_positions) : kda::index_list{},
+                            .interval = interval},
+            .speculation = {.slots = columns == 0 ? kda::index_table{}
+                                                  : kda::indices_table(table.data(), std::ssize(load), columns),
+                            .num_accepted = list(accepted),
+                            .rolling_windows = rolling}};
   }
+  /// Checkpoints of each sequence in turn.
+  void keep(const std::vector<std::vector<kept>>& states) {
+    begin = {0}, kept_slots.clear(), kept_positions.clear();
+    for (const std::vector<kept>& of_one : states) {
+      for (const kept& k : of_one) kept_slots.push_back(k.slot), kept_positions.push_back(k.position);
+      begin.push_back(std::ssize(kept_slots));
+    }
+  }
+  void freeze(const std::vector<bool>& which) {
+    frozen.reset(new bool[which.size()]);
+    std::copy(which.begin(), which.end(), frozen.get());
+  }
+  /// Table of as many columns as its longest row; shorter ones end in -1.
+  void speculate(const std::vector<std::int64_t>& accepted_, const std::vector<std::vector<std::int64_t>>& rows) {
+    accepted = accepted_, table.clear(), columns = 1;
+    for (const auto& row : rows) columns = std::max(columns, std::ssize(row));
+    for (auto row : rows) {
+      row.resize(size(columns), -1);
+      table.insert(table.end(), row.begin(), row.end());
+    }
+  }
+  /// What workspace_limits calls kept_states.
+  [[nodiscard]] index kept_states() const { return std::ssize(kept_slots) + std::ssize(table); }
 };
 
 template <class T> void fill_bytes(std::vector<T>& x, int byte) {
@@ -141,11 +190,10 @@ template <class Out, class State> struct batch_call {
 };
 
 template <class Spec, core Core>
-struct delta_rule_call
-    : batch_call<typename kda::detail::traits<Spec>::io::out, typename kda::detail::traits<Spec>::state::type> {
+struct delta_rule_call : batch_call<typename kda::types<Spec>::stage_out, typename kda::types<Spec>::state> {
   using spec = Spec;
   using t = kda::detail::traits<Spec>;
-  using base = batch_call<typename t::io::out, typename t::state::type>;
+  using base = batch_call<typename t::stage::out, typename t::state::type>;
   using pool = slot_pool<typename t::state::type>;
   using shape = geometry;
   static constexpr shape usual{.T = 0, .H = 2, .HV = 4, .K = 20, .V = 19};
@@ -169,7 +217,7 @@ struct delta_rule_call
   }
   static auto function() { return call_of(kernels_of<Spec>(), Core); }
   [[nodiscard]] kda::status try_run(const kda::executor& e = kda::serial) {
-    return function()(args(), scratch(this->sequences(), e.concurrency), e);
+    return function()(args(), scratch(this->sequences(), e.concurrency, this->lists.kept_states()), e);
   }
   void run(const kda::executor& e = kda::serial) { throw_unless(try_run(e)); }
 };
@@ -182,12 +230,11 @@ struct conv_shape {
 
 /// The state has two columns more than it needs, and a gap behind each row.
 template <class Spec>
-struct conv_call
-    : batch_call<typename kda::detail::traits<Spec>::io::qkv, typename kda::detail::traits<Spec>::io::qkv> {
+struct conv_call : batch_call<typename kda::types<Spec>::stage_qkv, typename kda::types<Spec>::qkv> {
   using spec = Spec;
   using t = kda::detail::traits<Spec>;
   using type = typename t::io::qkv;
-  using base = batch_call<type, type>;
+  using base = batch_call<typename t::stage::qkv, type>;
   using pool = slot_pool<type>;
   using shape = conv_shape;
   static constexpr shape usual{.channels = 277, .width = 4, .columns = 5};
@@ -222,10 +269,37 @@ struct conv_call
   }
   static auto function() { return kernels_of<Spec>().conv; }
   [[nodiscard]] kda::status try_run(const kda::executor& e = kda::serial) {
-    return function()(args(), scratch(this->sequences(), e.concurrency), e);
+    return function()(args(), scratch(this->sequences(), e.concurrency, this->lists.kept_states()), e);
   }
   void run(const kda::executor& e = kda::serial) { throw_unless(try_run(e)); }
 };
+
+/// Tokens [first, first + n) of a sequence in a call of its own, from the same states. The others belong to nobody.
+template <class Call>
+Call alone_from(const sequence& s, index first, index n, const typename Call::pool& states,
+                const typename Call::shape& shape = Call::usual) {
+  Call x({s}, states, shape);
+  x.lists.offsets = {first, first + n};
+  x.lists.position = {s.position + first};
+  x.run();
+  return x;
+}
+
+/// f(array) for every tensor of a call that has tokens.
+template <class Call, class F> void for_each_tensor(Call& x, const F& f) {
+  if constexpr (requires { x.tensors; })
+    f(x.tensors.q), f(x.tensors.k), f(x.tensors.v), f(x.tensors.gate), f(x.tensors.beta);
+  else
+    f(x.x);
+}
+/// Makes NaN of tokens [first, first + n).
+template <class Call> void poison_tokens(Call& x, index first, index n) {
+  const auto tokens = size(x.lists.offsets.back());
+  for_each_tensor(x, [&](auto& tensor) {
+    const std::size_t row = tensor.size() / tokens;
+    put_nan(tensor, size(first) * row, size(n) * row);
+  });
+}
 
 /// The same sequence in a call of its own, from the same states.
 template <class Call>

@@ -150,10 +150,10 @@ template <class Spec> problem ordinary_problem(const geometry& g, std::uint64_t 
   return p;
 }
 
-/// Outputs of a run: out as the spec stores it, state [HV, K, V] as the spec stores it.
+/// Outputs of a run: out as the spec's stages hand it on, state [HV, K, V] as the spec stores it.
 template <class Spec> struct outcome {
-  std::vector<typename kda::detail::traits<Spec>::io::out> out;
-  std::vector<typename kda::detail::traits<Spec>::state::type> state;
+  std::vector<typename kda::types<Spec>::stage_out> out;
+  std::vector<typename kda::types<Spec>::state> state;
 };
 
 enum class core { decode, prefill };
@@ -184,18 +184,18 @@ template <class Spec, class T> std::vector<T> from_layout(const std::vector<T>& 
 template <class Spec> struct packed_tensors {
   using t = kda::detail::traits<Spec>;
   geometry g;
-  std::vector<typename t::io::qkv> q, k, v;
+  std::vector<typename t::stage::qkv> q, k, v;
   std::vector<typename t::io::gate> gate;
   std::vector<typename t::io::beta> beta;
-  std::vector<typename t::io::out> out;
+  std::vector<typename t::stage::out> out;
   std::vector<float> a_log, dt_bias;
   float lower_bound, scale;
 
   explicit packed_tensors(const problem& p)
       : g(p.g),
-        q(rounded_to<typename t::io::qkv>(p.q)),
-        k(rounded_to<typename t::io::qkv>(p.k)),
-        v(rounded_to<typename t::io::qkv>(p.v)),
+        q(rounded_to<typename t::stage::qkv>(p.q)),
+        k(rounded_to<typename t::stage::qkv>(p.k)),
+        v(rounded_to<typename t::stage::qkv>(p.v)),
         gate(rounded_to<typename t::io::gate>(p.gate)),
         beta(rounded_to<typename t::io::beta>(p.beta)),
         out(size(p.g.T * p.g.HV * p.g.V)),
@@ -235,8 +235,10 @@ template <class Spec> struct packed_tensors {
 /// Scratch of the right size, filled with NaN.
 class scratch {
  public:
-  explicit scratch(index sequences, index concurrency = 1)
-      : bytes_(size(kda::workspace_bytes({.sequences = sequences, .concurrency = concurrency})), 0xff) {}
+  explicit scratch(index sequences, index concurrency = 1, index kept_states = 0)
+      : bytes_(size(kda::workspace_bytes(
+                   {.sequences = sequences, .kept_states = kept_states, .concurrency = concurrency})),
+               0xff) {}
   operator kda::workspace() { return {.data = bytes_.data(), .bytes = std::ssize(bytes_)}; }
 
  private:
@@ -308,8 +310,8 @@ template <class Spec> exact reference_of(const problem& p) {
   const double scale = p.scale > 0 ? static_cast<double>(p.scale) : 1 / std::sqrt(static_cast<double>(g.K));
   exact e;
   e.state = p.fresh ? std::vector<double>(p.state.size()) : rounded_and_widened<typename t::state::type>(p.state);
-  const auto q = rounded_and_widened<typename t::io::qkv>(p.q), k = rounded_and_widened<typename t::io::qkv>(p.k),
-             v = rounded_and_widened<typename t::io::qkv>(p.v);
+  using qkv = typename t::stage::qkv;
+  const auto q = rounded_and_widened<qkv>(p.q), k = rounded_and_widened<qkv>(p.k), v = rounded_and_widened<qkv>(p.v);
   const bool normalized = std::is_same_v<typename t::qk, kda::qk::l2_normalized>;
   e.out = normalized ? ref::recurrent(q, k, v, gate, beta, e.state, shape, scale)
                      : ref::recurrent_prenorm(q, k, v, gate, beta, e.state, shape, scale);

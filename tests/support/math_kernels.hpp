@@ -16,10 +16,12 @@ struct math_table {
 
   std::ptrdiff_t lanes;
   bool fused;  // fma rounds once
-  unary exp, expm1_nonpositive, sigmoid, log1p_ratio, silu, sqrt, rounded_to_bf16;
+  unary exp, exp_nonpositive, expm1_nonpositive, sigmoid, log1p_ratio, silu, sqrt, rounded_to_bf16;
   ternary fma, fnma;
   ternary clamp;                                                      // a within [*b, *c]
   float (*reduce_add)(const float* x);                                // x[lanes]
+  void (*sum_lanes)(const float* x, float* y);                        // x[lanes * lanes], y[lanes]
+  void (*transpose)(const float* x, float* y);                        // both [lanes * lanes]
   void (*load)(const float* from, std::ptrdiff_t count, float* to);   // to[lanes]
   void (*store)(const float* from, float* to, std::ptrdiff_t count);  // from[lanes]
   void (*load_bf16)(const kda::bf16* from, std::ptrdiff_t count, float* to);

@@ -70,6 +70,15 @@ using qwen =
               kda::conv<activation::silu, conv_state::channel_major>, kda::norm<activation::silu, weight::after_cast>>;
 using kda_mixed = kda::spec<per_channel, kda::gate::given, kda::beta::given, normalized, io<bf16, float, float, float>,
                             f32_value_major>;
+// and float between the stages; K and V are free
+using glm_float_stages =
+    kda::spec<per_channel, kda::gate::bounded, kda::beta::logits, normalized, io<bf16>, kda::intermediate<float>,
+              f32_value_major, kda::conv<activation::silu, conv_state::time_major>,
+              kda::norm<activation::sigmoid, weight::before_cast>>;
+using qwen_float_stages =
+    kda::spec<per_head, kda::gate::softplus, kda::beta::logits, normalized, io<bf16>, kda::intermediate<float>,
+              f32_key_major, kda::conv<activation::silu, conv_state::channel_major>,
+              kda::norm<activation::silu, weight::after_cast>>;
 
 }  // namespace specs
 
@@ -78,7 +87,7 @@ using kda_mixed = kda::spec<per_channel, kda::gate::given, kda::beta::given, nor
       specs::gdn_given_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::delta_key, specs::delta_value,   \
       specs::kda_tiled, specs::gdn_tiled, specs::kda_bf16_key, specs::kda_bf16_value, specs::kda_fixed_dims,      \
       specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::gdn_bounded, specs::glm, specs::qwen,  \
-      specs::kda_mixed
+      specs::kda_mixed, specs::glm_float_stages, specs::qwen_float_stages
 
 KDA_DECLARE_KERNELS(test_kernels, KDA_TEST_SPECS)
 // The same, with every register-blocked loop forced to one row and one vector.

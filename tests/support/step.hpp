@@ -98,7 +98,7 @@ template <class Spec> struct step_call {
   static auto function() { return kernels_of<Spec>().step; }
   [[nodiscard]] index sequences() const { return std::ssize(lists.load); }
   [[nodiscard]] kda::status try_run(const kda::executor& e = kda::serial) {
-    return function()(args(), scratch(sequences(), e.concurrency), e);
+    return function()(args(), scratch(sequences(), e.concurrency, lists.kept_states()), e);
   }
   void run(const kda::executor& e = kda::serial) { throw_unless(try_run(e)); }
 
@@ -121,6 +121,7 @@ template <class Spec> struct step_call {
     std::vector<stage_out> out(size(T * HV * V));
     const auto columns = kda::packed(static_cast<const stage_qkv*>(mixed.data()), T, C);
     for (const kda::mode m : {kda::mode::decode, kda::mode::prefill}) {
+      if (std::find(a.modes.data, a.modes.data + N, m) == a.modes.data + N) continue;
       std::vector<std::int64_t> lengths;
       const std::unique_ptr<bool[]> frozen(new bool[size(N)]);
       for (index n = 0; n < N; ++n) {
@@ -162,4 +163,6 @@ template <class Spec> bool same_bits(const step_call<Spec>& a, const step_call<S
 }  // namespace testing
 
 /// For TEMPLATE_TEST_CASE: the specs that have a step.
-#define KDA_TEST_STEPS specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen
+#define KDA_TEST_STEPS                                                                                            \
+  specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen, specs::glm_float_stages, \
+      specs::qwen_float_stages

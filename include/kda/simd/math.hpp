@@ -42,17 +42,27 @@ KDA_INLINE vec exp(vec x) {
   return select(less(x, broadcast(-86.6f)), broadcast(0.f), z);
 }
 
+/// e^x for x <= 0: within 0.9 ulp; exactly 1 at 0, exactly 0 from -87.7 down (denormal results are flushed).
+KDA_INLINE vec exp_nonpositive(vec x) {
+  const auto [scale, tail] = split_exponential<false>(max(broadcast(-88.02f), x));  // there the scale is 0
+  return fma(scale, tail, scale);
+}
+
 /// e^x - 1 for x <= 0: within 0.9 ulp; exactly -1 at minus infinity.
 KDA_INLINE vec expm1_nonpositive(vec x) {
   const auto [scale, tail] = split_exponential<false>(max(broadcast(-86.6f), x));
   return fma(scale, tail, scale - broadcast(1.f));
 }
 
-/// 1 / (1 + e^-x): within 2.5 ulp for x >= -87.336; 0 below (denormals are flushed), 1 at infinity.
-KDA_INLINE vec sigmoid(vec x) {
-  const vec one = broadcast(1.f);
-  return one / (one + exp(broadcast(0.f) - x));
+/// a / (1 + e^x), |a| <= 1e38 / 2.2: at most 1.5 ulp more than the rounding of x and a bring; a at minus infinity, and
+/// a / 2.2e38 from 88.3 on, which is flushed to 0 for |a| < 2.5.
+KDA_INLINE vec over_one_plus_exp(vec a, vec x) {
+  const auto [scale, tail] = split_exponential<false>(clamp(x, -87.f, 88.3f));
+  return a / (broadcast(1.f) + fma(scale, tail, scale));
 }
+
+/// 1 / (1 + e^-x): within 2.5 ulp for x >= -87.336; 0 below (denormals are flushed), 1 at infinity.
+KDA_INLINE vec sigmoid(vec x) { return over_one_plus_exp(broadcast(1.f), broadcast(0.f) - x); }
 
 /// log1p(u) / u for u in [0, 1]: within 2 ulp, 1 at 0.
 KDA_INLINE vec log1p_ratio(vec u) {

@@ -72,6 +72,8 @@ KDA_INLINE vec min(vec a, vec b) { return a.x < b.x ? a : b; }
 KDA_INLINE vec shift_left_23(vec a) {
   return {__builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, a.x) << 23)};
 }
+KDA_INLINE vec sum_lanes(const vec (&x)[1]) { return x[0]; }
+KDA_INLINE void transpose(vec (&)[1]) {}
 
 #else
 
@@ -143,6 +145,13 @@ KDA_INLINE vec load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret
 KDA_INLINE vec load(const bf16* p, std::ptrdiff_t n) { return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
 KDA_INLINE void store(bf16* p, vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
 KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(a)); }
+template <int Quarters> KDA_INLINE vec shuffle_quarters(vec a, vec b) {
+  return {vec::batch(_mm512_shuffle_f32x4(a.x, b.x, Quarters))};
+}
+KDA_INLINE vec interleave_low(vec a, vec b) { return {vec::batch(_mm512_unpacklo_ps(a.x, b.x))}; }
+KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(_mm512_unpackhi_ps(a.x, b.x))}; }
+KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(_mm512_shuffle_ps(a.x, b.x, 0x44))}; }
+KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(_mm512_shuffle_ps(a.x, b.x, 0xee))}; }
 
 #else
 KDA_INLINE vec max(vec a, vec b) { return {vec::batch(_mm256_max_ps(a.x, b.x))}; }
@@ -181,6 +190,12 @@ KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) {
   store(part, a);
   for (std::ptrdiff_t i = 0; i < n && i < vec::lanes; ++i) p[i] = part[i];
 }
+KDA_INLINE vec interleave_low(vec a, vec b) { return {vec::batch(_mm256_unpacklo_ps(a.x, b.x))}; }
+KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(_mm256_unpackhi_ps(a.x, b.x))}; }
+KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(_mm256_shuffle_ps(a.x, b.x, 0x44))}; }
+KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(_mm256_shuffle_ps(a.x, b.x, 0xee))}; }
+KDA_INLINE vec low_halves(vec a, vec b) { return {vec::batch(_mm256_permute2f128_ps(a.x, b.x, 0x20))}; }
+KDA_INLINE vec high_halves(vec a, vec b) { return {vec::batch(_mm256_permute2f128_ps(a.x, b.x, 0x31))}; }
 #endif
 #endif
 
@@ -188,6 +203,63 @@ KDA_INLINE vec operator+(vec a, vec b) { return {a.x + b.x}; }
 KDA_INLINE vec operator-(vec a, vec b) { return {a.x - b.x}; }
 KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no sum takes the product: see the top
 KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
+
+#if !KDA_ISA_IS_SCALAR()
+// Lane i is the sum of the lanes of x[i], added in an order that does not depend on i.
+KDA_INLINE vec sum_lanes(const vec (&x)[vec::lanes]) {
+  constexpr int quads = static_cast<int>(vec::lanes) / 4;
+  vec quad[quads];  // quarter q of quad[i]: the sums of the four lanes q of x[4 i] to x[4 i + 3]
+  KDA_UNROLL
+  for (int i = 0; i < quads; ++i) {
+    const vec ab = interleave_low(x[4 * i], x[4 * i + 1]) + interleave_high(x[4 * i], x[4 * i + 1]);
+    const vec cd = interleave_low(x[4 * i + 2], x[4 * i + 3]) + interleave_high(x[4 * i + 2], x[4 * i + 3]);
+    quad[i] = low_pairs(ab, cd) + high_pairs(ab, cd);
+  }
+#if KDA_ISA_IS_AVX512()
+  constexpr int even = 0x88, odd = 0xdd;
+  const vec low = shuffle_quarters<even>(quad[0], quad[1]) + shuffle_quarters<odd>(quad[0], quad[1]);
+  const vec high = shuffle_quarters<even>(quad[2], quad[3]) + shuffle_quarters<odd>(quad[2], quad[3]);
+  return shuffle_quarters<even>(low, high) + shuffle_quarters<odd>(low, high);
+#else
+  return low_halves(quad[0], quad[1]) + high_halves(quad[0], quad[1]);
+#endif
+}
+
+// Lane j of x[i] and lane i of x[j] change places.
+KDA_INLINE void transpose(vec (&x)[vec::lanes]) {
+  constexpr int quads = static_cast<int>(vec::lanes) / 4;
+  vec y[vec::lanes];  // quarter q of y[4 i + j]: lane j of quarter q of x[4 i] to x[4 i + 3]
+  KDA_UNROLL
+  for (int i = 0; i < quads; ++i) {
+    const vec ab_low = interleave_low(x[4 * i], x[4 * i + 1]), ab_high = interleave_high(x[4 * i], x[4 * i + 1]);
+    const vec cd_low = interleave_low(x[4 * i + 2], x[4 * i + 3]),
+              cd_high = interleave_high(x[4 * i + 2], x[4 * i + 3]);
+    y[4 * i] = low_pairs(ab_low, cd_low);
+    y[4 * i + 1] = high_pairs(ab_low, cd_low);
+    y[4 * i + 2] = low_pairs(ab_high, cd_high);
+    y[4 * i + 3] = high_pairs(ab_high, cd_high);
+  }
+  KDA_UNROLL
+  for (int j = 0; j < 4; ++j) {
+#if KDA_ISA_IS_AVX512()
+    constexpr int even = 0x88, odd = 0xdd;
+    const vec low_even = shuffle_quarters<even>(y[j], y[4 + j]), low_odd = shuffle_quarters<odd>(y[j], y[4 + j]);
+    const vec high_even = shuffle_quarters<even>(y[8 + j], y[12 + j]),
+              high_odd = shuffle_quarters<odd>(y[8 + j], y[12 + j]);
+    x[j] = shuffle_quarters<even>(low_even, high_even);
+    x[4 + j] = shuffle_quarters<even>(low_odd, high_odd);
+    x[8 + j] = shuffle_quarters<odd>(low_even, high_even);
+    x[12 + j] = shuffle_quarters<odd>(low_odd, high_odd);
+#else
+    x[j] = low_halves(y[j], y[4 + j]);
+    x[4 + j] = high_halves(y[j], y[4 + j]);
+#endif
+  }
+}
+#endif
+
+// Asks for the cache line at p, into the L2 cache where there is a choice.
+KDA_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // x within [low, high]; a NaN stays a NaN.
 KDA_INLINE vec clamp(vec x, float low, float high) { return min(broadcast(high), max(broadcast(low), x)); }
