@@ -62,7 +62,7 @@ constexpr index dpbf16_chains = 12, dpbf16_rounds = 20'000, dpbf16_flops = 64 * 
 
 // Several calls of f on each thread, so that handing them out counts for little.
 template <class F> double gflops_of(const team& t, double seconds, double flops, F f) {
-  volatile float sink = 0;
+  [[maybe_unused]] volatile float sink = 0;
   const index calls = 4 * t.threads;
   const double taken =
       shortest(seconds, t.threads, [&] { for_each_task(t.executor, calls, [&](index) { sink = f(); }); });

@@ -40,14 +40,19 @@ class runner {
     const kda::executor& executor = machine_.executor(row.threads);
     work_->call_or_throw(executor);  // the executor's threads are awake, caches as a repeated call finds them
     for ([[maybe_unused]] auto _ : state) {
-      const long before = allocations();
-      const double begin = now_for(row.threads);
-      const kda::status s = work_->call(executor, kda::checking::checked);
-      const double seconds = now_for(row.threads) - begin;
-      if (allocations() != before) return fail(state, "the call allocated memory");
-      if (!s) return fail(state, s.argument);
-      state.SetIterationTime(seconds);
-      row.seconds = std::min(row.seconds, seconds);
+      double shortest = HUGE_VAL;
+      for (int calls = 1; calls > 0; --calls) {
+        const long before = allocations();
+        const double begin = now_for(row.threads);
+        const kda::status s = work_->call(executor, kda::checking::checked);
+        const double seconds = now_for(row.threads) - begin;
+        if (allocations() != before) return fail(state, "the call allocated memory");
+        if (!s) return fail(state, s.argument);
+        if (shortest == HUGE_VAL && seconds > 0.05 && seconds < 2) calls += 2;  // one iteration is all there will be
+        shortest = std::min(shortest, seconds);
+      }
+      state.SetIterationTime(shortest);
+      row.seconds = std::min(row.seconds, shortest);
     }
     state.counters["us"] = 1e6 * row.seconds;
     state.counters["us/token-head"] = 1e6 * row.seconds / row.token_heads;

@@ -45,7 +45,7 @@ class Svg:
 # ---- roofline -----------------------------------------------------------------------------------------------------------
 SERIES = [("KDA, f32", "kda", F32, BLUE), ("KDA, bf16 state", "kda", {**F32, "state": "bf16"}, GREEN), ("GDN, f32", "gdn", F32, ORANGE)]
 PANEL, PLOT, TOP, LEFT = 470, 380, 84, 58
-X_RANGE, Y_RANGE = (0.5, 64.0), (1.0, 512.0)
+X_RANGE, Y_RANGE = (0.125, 128.0), (1.0, 512.0)
 
 
 def log_place(value, low, high, size):
@@ -56,7 +56,7 @@ def roofline_panel(svg, r, isa, left):
     x = lambda v: left + LEFT + log_place(v, *X_RANGE, PLOT)
     y = lambda v: TOP + PLOT - log_place(v, *Y_RANGE, PLOT)
     svg.text(left + LEFT, TOP - 12, f"{isa}, one thread", 14, weight="bold")
-    for v in (0.5, 1, 2, 4, 8, 16, 32, 64):
+    for v in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128):
         svg.line(x(v), TOP, x(v), TOP + PLOT)
         svg.text(x(v), TOP + PLOT + 16, f"{v:g}", 11, FAINT, "middle")
     for v in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
@@ -65,23 +65,23 @@ def roofline_panel(svg, r, isa, left):
     svg.text(left + LEFT + PLOT / 2, TOP + PLOT + 34, "flop per byte read and written", 12, FAINT, "middle")
 
     peak = r.peak(isa, 1)
-    for level in ("L2", "L3", "DRAM"):
+    for level in ("L3", "DRAM"):
         rate = next((v for v in r.machine["limits"]["in_place"] if v["level"] == level and v["threads"] == 1), None)
         if rate and peak:
             gbps = max(rate["one_stream_gbps"], rate["four_streams_gbps"])
             low, high = max(X_RANGE[0], Y_RANGE[0] / gbps), min(peak / gbps, X_RANGE[1])
             if low < high:
                 svg.line(x(low), y(low * gbps), x(high), y(high * gbps), FAINT, 1.2, "5 3")
-                svg.text(x(low) + 4, y(low * gbps) - 6, f"{level} {number(gbps)} GB/s", 10, FAINT)
+                svg.text(x(low) + 14, y(low * gbps) + 2, f"{level} {number(gbps)} GB/s", 10, FAINT)
     if peak:
         svg.line(left + LEFT, y(peak), left + LEFT + PLOT, y(peak), INK, 1.5)
         svg.text(left + LEFT + PLOT - 4, y(peak) - 5, f"FMA peak {number(peak)} GFLOP/s", 11, INK, "end")
 
     for name, kind, tensors, color in SERIES:
         for op, square in (("prefill", True), ("decode", False)):
-            for row in r.find(op=f"{kind}_{op}", isa=isa, threads=1, geometry=GLM, **tensors):
-                if (row["N"] if square else row["T"]) != 1:
-                    continue
+            rows = [x for x in r.find(op=f"{kind}_{op}", isa=isa, threads=1, geometry=GLM, **tensors)
+                    if (x["N"] if square else x["T"]) == 1]
+            for i, row in enumerate(rows):
                 flops = row["us"] / row["us_per_token_head"] * FLOPS_PER_TOKEN_HEAD
                 label = f"T {row['T']}" if square else f"N {row['N']}"
                 at_x, at_y = x(flops / row["bytes"]), y(row["gflops"])
@@ -89,7 +89,7 @@ def roofline_panel(svg, r, isa, left):
                          f"{number(row['gflops'])} GFLOP/s")
                 if kind == "kda" and tensors is F32:
                     if square:
-                        svg.text(at_x, at_y - 8, label, 10, color, "middle")
+                        svg.text(at_x, at_y + (16 if i % 2 else -8), label, 10, color, "middle")
                     else:
                         svg.text(at_x - 8, at_y + 4, label, 10, color, "end")
 
@@ -97,7 +97,7 @@ def roofline_panel(svg, r, isa, left):
 def roofline(r, file):
     isas = [i for i in r.isas() if i != "scalar"] or r.isas()
     svg = Svg(PANEL * len(isas) + 20, TOP + PLOT + 50)
-    svg.text(LEFT, 26, f"Prefill (squares) and decode (circles) of GLM-5.3-Flash's heads under this machine's limits", 15, weight="bold")
+    svg.text(LEFT, 26, "Prefill (squares) and decode (circles) of GLM-5.3-Flash's heads under this machine's limits", 15, weight="bold")
     at = LEFT
     for name, _, _, color in SERIES:
         svg.box(at, 40, 10, 10, color)
