@@ -16,7 +16,7 @@ python3 -m pip --version > /dev/null 2>&1 || tests/install.sh python3-pip
 preset() { # preset NAME PRESET [CMAKE OPTIONS]: builds and tests it as build/NAME
   local name=$1 preset=$2
   shift 2
-  cmake --preset "$preset" -B "build/$name" -DKDA_TEST_TREE=OFF -DKDA_BUILD_EXAMPLES=OFF "$@" || return 1
+  cmake --preset "$preset" -B "build/$name" -DKDA_TEST_TREE=OFF -DKDA_BUILD_EXAMPLES=OFF -DKDA_BUILD_BENCHMARKS=OFF "$@" || return 1
   cmake --build "build/$name" --parallel "$(nproc)" || return 1
   ctest --test-dir "build/$name" --parallel "$(nproc)" --output-on-failure --no-tests=error --no-label-summary
 }
@@ -27,7 +27,7 @@ emulation() { KDA_FORCE_EMULATION=1 preset nightly-emulation gcc-release; }
 # gcc contracts products and sums unless told otherwise: told so, nothing changes, in the errors of the golden files neither.
 contract_off() {
   preset nightly-contract-off gcc-release -DCMAKE_CXX_FLAGS=-ffp-contract=off || return 1
-  cmake --preset gcc-release -B build/nightly-emulation -DKDA_TEST_TREE=OFF -DKDA_BUILD_EXAMPLES=OFF || return 1
+  cmake --preset gcc-release -B build/nightly-emulation -DKDA_TEST_TREE=OFF -DKDA_BUILD_EXAMPLES=OFF -DKDA_BUILD_BENCHMARKS=OFF || return 1
   cmake --build build/nightly-emulation --parallel "$(nproc)" --target kda_golden_test || return 1
   diff <(build/nightly-emulation/tests/kda_golden_test) <(build/nightly-contract-off/tests/kda_golden_test)
 }

@@ -11,8 +11,8 @@ case $mode in "" | --quick | --golden) ;; *) echo "usage: tests/run.sh [--quick 
 [ -z "${KDA_GOLDEN_DIR:-}" ] || export KDA_GOLDEN_DIR=$(realpath -m "$KDA_GOLDEN_DIR")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev catch2 nlohmann-json3-dev
-[ "$mode" = --golden ] || tests/install.sh clang-format-14:clang-format-14
+tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev catch2 nlohmann-json3-dev libbenchmark-dev
+[ "$mode" = --golden ] || tests/install.sh clang-format-14:clang-format-14 python3:python3
 [ -n "$mode" ] || tests/install.sh clang++-14:clang-14 libclang-rt-14-dev
 
 build() { # build PRESET [CMAKE OPTIONS] [-- TARGET...]

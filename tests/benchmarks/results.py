@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that kda_benchmarks and peers/measure.py write: reading, checking and looking things up."""
+import json
+
+ROW = {"peer": (str, type(None)), "op": str, "isa": (str, type(None)), "io": str, "state": str, "layout": (str, type(None)),
+       "geometry": str, "threads": int, "N": int, "T": int, "us": (int, float), "us_per_token_head": (int, float),
+       "gflops": (int, float, type(None)), "percent_of_fma_peak": (int, float, type(None)), "gbps": (int, float, type(None)),
+       "percent_of_bandwidth": (int, float, type(None)), "max_rel_err": (int, float)}
+RATIO = {"what": str, "isa": str, "threads": int, "us": (int, float), "against_us": (int, float), "ratio": (int, float),
+         "reach": str}
+FLOPS_PER_TOKEN_HEAD = 108e3
+
+
+class Wrong(Exception):
+    pass
+
+
+def check(data):
+    """Raises Wrong unless `data` has every key with a value of its type."""
+    def members(x, wanted, where):
+        for key, types in wanted.items():
+            if key not in x:
+                raise Wrong(f"{where} has no {key}")
+            if not isinstance(x[key], types) or isinstance(x[key], bool):
+                raise Wrong(f"{where}: {key} is {x[key]!r}")
+    members(data, {"machine": dict, "results": list, "ratios": list}, "the file")
+    members(data["machine"], {"cpu": str, "isas": list, "limits": dict}, "machine")
+    members(data["machine"]["limits"], {"peak_gflops": dict, "in_place": list}, "machine.limits")
+    if not data["results"]:
+        raise Wrong("no results")
+    for i, row in enumerate(data["results"]):
+        members(row, ROW, f"results[{i}]")
+        if row["us"] <= 0:
+            raise Wrong(f"results[{i}]: us is {row['us']}")
+    for i, row in enumerate(data["ratios"]):
+        members(row, RATIO, f"ratios[{i}]")
+
+
+class Results:
+    def __init__(self, file):
+        with open(file) as f:
+            self.data = json.load(f)
+        check(self.data)
+        self.rows, self.ratios, self.machine = self.data["results"], self.data["ratios"], self.data["machine"]
+
+    def find(self, **wanted):
+        """Rows with these values; `peer` is None unless given."""
+        wanted.setdefault("peer", None)
+        return [r for r in self.rows if all(r.get(k) == v for k, v in wanted.items())]
+
+    def one(self, **wanted):
+        rows = self.find(**wanted)
+        return rows[0] if rows else None
+
+    def values(self, key, **wanted):
+        """The different values of a key, in order of appearance."""
+        return list(dict.fromkeys(r[key] for r in self.find(**wanted)))
+
+    def isas(self):
+        """ISAs with results, best first."""
+        return [i for i in reversed(self.machine["isas"]) if self.find(isa=i)]
+
+    def peers(self):
+        return list(dict.fromkeys(r["peer"] for r in self.rows if r["peer"]))
+
+    def peak(self, isa, threads):
+        return self.machine["limits"]["peak_gflops"].get(isa, {}).get(str(threads))
+
+    def bandwidth(self, size, threads):
+        """10^9 bytes a second in place: of the measured buffer whose size is nearest."""
+        rates = [r for r in self.machine["limits"]["in_place"] if r["threads"] == threads]
+        if not rates:
+            return None
+        nearest = min(rates, key=lambda r: max(r["bytes"], size) / max(1, min(r["bytes"], size)))
+        return max(nearest["one_stream_gbps"], nearest["four_streams_gbps"])
