@@ -323,10 +323,10 @@ TEMPLATE_TEST_CASE("a checkpoint beside rolling windows holds the inputs that th
 
 TEMPLATE_TEST_CASE("a frozen sequence gives the outputs of a stored one, and no bit of any slot changes",
                    "[speculation]", KDA_TEST_CALLS) {
-  const std::vector<sequence> batch{{18, 91, 0, 3, true}, {5, 92, 0, 99, true},  continued(1, 93, 1),
-                                    {4, 94, 2, 4, true},  {3, 95, 7, -7, false}, {0, 96, 6, 5, true},
-                                    {2, 97, -1, 2, true}, {6, 98, 2, -1, true}};
-  const flags frozen{true, true, false, true, true, false, true, true};
+  const std::vector<sequence> batch{
+      {18, 91, 0, 3, true}, {5, 92, 0, 99, true}, continued(1, 93, 1),  {4, 94, 2, 4, true},  {3, 95, 7, -7, false},
+      {0, 96, 6, 5, true},  {2, 97, -1, 2, true}, {6, 98, 2, -1, true}, {0, 99, 7, -7, true}, fresh(0, 100, -7)};
+  const flags frozen{true, true, false, true, true, false, true, true, true, true};
   const auto before = TestType::pool_of(9, 9);
   TestType x(batch, before);
   x.lists.freeze(frozen);
