@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // kda_benchmarks: kernels on full-size batches, measured against the limits of this machine.
-//   kda_benchmarks [--quick | --smoke] [--json FILE] [--no-ratios] [--cpu-time] [options of Google Benchmark]
+//   kda_benchmarks [--quick | --smoke] [--json FILE] [--no-ratios] [--cpu-time] [--seconds S] [options of Google Benchmark]
 //     --quick   minutes instead of half an hour; --smoke: seconds, tiny batches
 //     --json    results, machine and ratios; table.py and plot.py read it
 //     --cpu-time  calls on one thread are timed by that thread's CPU time: for a machine that others keep busy
+//     --seconds   that each row is measured for (default 0.2)
 //     --benchmark_filter=kda_prefill/avx2   some rows only; their names begin with operation and ISA
 // Time is the shortest single call. Before the first one, a call's results are compared with the double reference; a
 // call that allocates fails.
@@ -13,6 +14,7 @@
 
 #include <benchmark/benchmark.h>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -103,6 +105,7 @@ class runner {
 struct options {
   bench::extent extent = extent::full;
   std::string json;
+  double seconds = 0.2;
   bool ratios = true;
 };
 
@@ -120,6 +123,8 @@ options parse(int& count, char** words) {
       cpu_time = true;
     else if (std::strcmp(words[i], "--json") == 0 && i + 1 < count)
       o.json = words[++i];
+    else if (std::strcmp(words[i], "--seconds") == 0 && i + 1 < count)
+      o.seconds = std::strtod(words[++i], nullptr);
     else
       words[kept++] = words[i];
   }
@@ -144,7 +149,7 @@ int run_all(int count, char** words) {
     teams.push_back({n, n == 1 ? kda::serial : pools.back()->executor()});
   }
 
-  const double seconds = o.extent == extent::smoke ? 1e-3 : 0.2;
+  const double seconds = o.extent == extent::smoke ? 1e-3 : o.seconds;
   machine m(teams, seconds);
   if (o.extent != extent::smoke) std::printf("measuring this machine's limits\n");
   m.measure_all(o.extent == extent::smoke);

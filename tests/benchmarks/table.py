@@ -156,10 +156,12 @@ def peers(r):
 
 
 def ratios(r):
-    rows = [[x["what"], x["isa"], x["threads"],
-             f"{x['against_us'] / x['us']:.2f}" if x["reach"].startswith(">=") or "speed of" in x["what"] else f"{x['ratio']:.3f}",
-             x["reach"]] for x in r.ratios]
-    return markdown(["what", "ISA", "threads", "ratio", "reach"], rows)
+    rows = []
+    for x in r.ratios:
+        sign, _, wanted = x["reach"].partition(" ")
+        met = "" if not wanted else "yes" if (x["ratio"] <= float(wanted)) == (sign == "<=") else "**no**"
+        rows.append([x["what"], x["isa"], x["threads"], f"{x['ratio']:.3f}", x["reach"].replace("<=", "≤").replace(">=", "≥"), met])
+    return markdown(["what", "ISA", "threads", "ratio", "reach", "met"], rows)
 
 
 def reach(r):

@@ -89,7 +89,11 @@ try_fault() {
   [ "${bys[i]}" != golden ] || program=kda_golden_test
   wanted='!/ -c /' # all links, and of the compilations those of the ISA's kernels or of the files named
   for what in ${rebuilds[i]}; do
-    [ "$what" = kernels ] && wanted+=' || / -DKDA_TARGET_'${isas[i]^^}'=1 /' || wanted+=' || / -c [^ ]*\/tests\/'${what//./\\.}'$/'
+    case $what in
+      # the kernels of 1 x 1 blocking are what the others are compared with: only tests of blocking need them faulty too
+      kernels) wanted+=' || / -DKDA_TARGET_'${isas[i]^^}'=1 /'; [[ "${bys[i]:-[blocking]}" == *"[blocking]"* ]] || wanted+=' && !/ -DKDA_FORCE_1X1_BLOCKING /' ;;
+      *) wanted+=' || / -c [^ ]*\/tests\/'${what//./\\.}'$/' ;;
+    esac
   done
   if ! { echo "set -e"; ninja -C "$pristine/build" -t commands "$program" | awk "$wanted" | sed "s|$pristine|$tree|g"; } > "$tree/commands" ||
     ! (cd "$tree/build" && bash "$tree/commands") > "$tree/log" 2>&1; then

@@ -45,7 +45,7 @@ KDA_INLINE vec exp(vec x) {
 /// e^x for x <= 0: within 1 ulp; exactly 1 at 0, exactly 0 from -87.7 down (denormal results are flushed).
 KDA_INLINE vec exp_nonpositive(vec x) {
   const auto [scale, tail] = split_exponential<false>(max(broadcast(-88.02f), x));  // there the scale is 0
-  return fma(scale, tail, scale);
+  return (tail + broadcast(1.f)) * scale;  // no product of a tail with a scale that is nearly denormal
 }
 
 /// e^x - 1 for x <= 0: within 0.9 ulp; exactly -1 at minus infinity.

@@ -37,7 +37,12 @@ def shortest(run, seconds, cap):
             return best
 
 
+def cpus_of(threads):
+    return sorted(os.sched_getaffinity(0))[:threads]
+
+
 def child(number, threads, quick, seconds):
+    os.sched_setaffinity(0, cpus_of(threads))  # before the peer starts threads
     import implementations
     import problem
 
@@ -87,13 +92,11 @@ def row_of(name, threads, x, r):
 
 
 def run_child(number, threads, options):
-    cpus = sorted(os.sched_getaffinity(0))[:threads]
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), OMP_DYNAMIC="false",
-                       OMP_PROC_BIND="close", OMP_PLACES=",".join("{%d}" % c for c in cpus))
+                       OMP_PROC_BIND="close", OMP_PLACES=",".join("{%d}" % c for c in cpus_of(threads)))
     command = [sys.executable, os.path.abspath(__file__), "--child", str(number), "--threads", str(threads), "--seconds",
                str(options.seconds)] + ["--quick"] * options.quick
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    os.sched_setaffinity(process.pid, cpus)
     try:
         out, err = process.communicate(timeout=1200)
     except subprocess.TimeoutExpired:
