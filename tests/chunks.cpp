@@ -145,6 +145,25 @@ TEMPLATE_TEST_CASE("random splits of long sequences are right", "[chunks]", KDA_
   }
 }
 
+TEMPLATE_TEST_CASE("1 to 9 segments from a random state are right, each head with a gate of its own", "[chunks]",
+                   KDA_BOTH_DECAYS_AND_LAYOUTS) {
+  // no forgetting in head 0, nearly all in head 1, between them in head 2
+  problem p = ordinary_problem<TestType>({90, 1, 3, 16, 12}, 41);
+  const std::size_t per_head = p.gate.size() / 90 / 3;
+  for (std::size_t i = 0; i < p.gate.size(); ++i) {
+    const std::size_t head = i / per_head % 3;
+    p.gate[i] = head == 0 ? 0.f : head == 1 ? -10.f : p.gate[i];
+  }
+  const exact e = reference_of<TestType>(p);
+  for (index segments = 1; segments <= 9; ++segments) {
+    std::vector<index> lengths;
+    for (index i = 0; i < segments; ++i) lengths.push_back(90 * (i + 1) / segments - 90 * i / segments);
+    CAPTURE(segments);
+    for (const core c : {core::prefill, core::decode})
+      CHECK(error_of<TestType>(run<TestType>(p, {c}, lengths), e) <= ordinary_bound);
+  }
+}
+
 TEMPLATE_TEST_CASE("the state after T tokens decodes token T + 1 as a prefill of T + 1 would", "[chunks]",
                    KDA_BOTH_DECAYS_AND_LAYOUTS) {
   for (const index T : {1, 15, 16, 17, 31, 47, 63, 64, 130}) {
