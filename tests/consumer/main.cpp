@@ -41,6 +41,6 @@ int main() {
   if (best == nullptr || scalar == nullptr) return std::puts("no kernels were built that can run here"), 1;
   bool good = check("selected", best->isa, best->prefill);
   good &= check("scalar", scalar->isa, scalar->decode);
-  good &= check("direct", "", kda::kernels<engine_spec>::prefill);
+  good &= check("direct", "", [](auto... x) { return kda::kernels<engine_spec>::prefill(x...); });
   return good ? 0 : 1;
 }

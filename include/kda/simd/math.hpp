@@ -58,7 +58,7 @@ KDA_INLINE vec expm1_nonpositive(vec x) {
 /// a / 2.2e38 from 88.3 on, which is flushed to 0 for |a| < 2.5.
 KDA_INLINE vec over_one_plus_exp(vec a, vec x) {
   const auto [scale, tail] = split_exponential<false>(clamp(x, -87.f, 88.3f));
-  return a / (broadcast(1.f) + fma(scale, tail, scale));
+  return flushed(a / (broadcast(1.f) + fma(scale, tail, scale)));
 }
 
 /// 1 / (1 + e^-x): within 2.5 ulp for x >= -87.336; 0 below (denormals are flushed), 1 at infinity.
