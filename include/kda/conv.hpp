@@ -46,11 +46,19 @@ KDA_INLINE conv_taps make_conv_taps(arena& scratch, std::ptrdiff_t channels) {
 KDA_NOINLINE inline void load_taps(conv_taps& taps, std::ptrdiff_t at, const view<const float, 2>& weight,
                                    const view<const float, 1>& bias, std::ptrdiff_t first, std::ptrdiff_t n) {
   taps.width = static_cast<int>(weight.shape[1]);
-  for (std::ptrdiff_t c = 0; c < n; ++c) {
-    const float* w = weight.at(first + c);
-    for (int j = 0; j < taps.width; ++j) taps.data[j * taps.stride + at + c] = w[j * weight.stride[1]];
-    taps.data[taps.width * taps.stride + at + c] = bias.data == nullptr ? 0.f : *bias.at(first + c);
-  }
+  float* const to = taps.data + at;
+  std::ptrdiff_t c = 0;
+  if (taps.width == 4 && weight.stride[0] == 4 && weight.stride[1] == 1)  // without gaps, as checkpoints have them
+    for (; c + vec::lanes <= n; c += vec::lanes) {
+      vec column[4];
+      load_columns(weight.at(first + c), column);
+      KDA_UNROLL
+      for (int j = 0; j < 4; ++j) store(to + j * taps.stride + c, column[j]);
+    }
+  for (; c < n; ++c)
+    for (int j = 0; j < taps.width; ++j) to[j * taps.stride + c] = *weight.at(first + c, j);
+  float* const start = to + taps.width * taps.stride;
+  for (c = 0; c < n; ++c) start[c] = bias.data == nullptr ? 0.f : *bias.at(first + c);
 }
 
 /// Tokens [begin, end) of a sequence, n channels. x points at the sequence's first token; y at the output of token

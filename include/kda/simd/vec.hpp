@@ -77,6 +77,10 @@ KDA_INLINE vec shift_left_23(vec a) {
 KDA_INLINE vec flushed(vec a) { return {(__builtin_bit_cast(std::uint32_t, a.x) & 0x7f800000u) == 0 ? 0.f : a.x}; }
 KDA_INLINE vec sum_lanes(const vec (&x)[1]) { return x[0]; }
 KDA_INLINE void transpose(vec (&)[1]) {}
+KDA_INLINE void load_columns(const float* p, vec (&y)[4]) {
+  KDA_UNROLL
+  for (int j = 0; j < 4; ++j) y[j] = load(p + j);
+}
 KDA_INLINE vec pinned(vec a) { return a; }
 KDA_INLINE vec add_where(mask m, vec a, vec b) { return m ? vec{a.x + b.x} : a; }
 
@@ -412,6 +416,33 @@ KDA_INLINE void transpose(vec (&x)[vec::lanes]) {
     x[4 + j] = high_halves(y[j], y[4 + j]);
 #endif
   }
+}
+
+// Lane l of y[j] is p[4 l + j]: rows of four numbers as four columns.
+KDA_INLINE void load_columns(const float* p, vec (&y)[4]) {
+  vec x[4], row[4];  // quarter q of row[i]: row 4 q + i
+  KDA_UNROLL
+  for (int i = 0; i < 4; ++i) x[i] = load(p + i * vec::lanes);
+#if KDA_ISA_IS_AVX512()
+  constexpr int even = 0x88, odd = 0xdd;
+  const vec low_even = shuffle_quarters<even>(x[0], x[1]), low_odd = shuffle_quarters<odd>(x[0], x[1]);
+  const vec high_even = shuffle_quarters<even>(x[2], x[3]), high_odd = shuffle_quarters<odd>(x[2], x[3]);
+  row[0] = shuffle_quarters<even>(low_even, high_even);
+  row[1] = shuffle_quarters<even>(low_odd, high_odd);
+  row[2] = shuffle_quarters<odd>(low_even, high_even);
+  row[3] = shuffle_quarters<odd>(low_odd, high_odd);
+#else
+  row[0] = low_halves(x[0], x[2]);
+  row[1] = high_halves(x[0], x[2]);
+  row[2] = low_halves(x[1], x[3]);
+  row[3] = high_halves(x[1], x[3]);
+#endif
+  const vec ab_low = interleave_low(row[0], row[1]), ab_high = interleave_high(row[0], row[1]);
+  const vec cd_low = interleave_low(row[2], row[3]), cd_high = interleave_high(row[2], row[3]);
+  y[0] = low_pairs(ab_low, cd_low);
+  y[1] = high_pairs(ab_low, cd_low);
+  y[2] = low_pairs(ab_high, cd_high);
+  y[3] = high_pairs(ab_high, cd_high);
 }
 #endif
 
