@@ -199,7 +199,7 @@ class checker {
   /// Lists of the batch; tokens: T of the tensors. Returns N, or 0 after a refusal.
   KDA_NOINLINE std::ptrdiff_t batch(const sequences& s, std::ptrdiff_t tokens) {
     const bool others = !s.speculation.num_accepted.is_null() || s.frozen.data != nullptr;  // than store_slots
-    const std::ptrdiff_t n = majority(s.store_slots.size, s.offsets.size - 1, s.has_initial_state.shape[0]);
+    const std::ptrdiff_t n = majority(s.store_slots.size, plus(s.offsets.size, -1), s.has_initial_state.shape[0]);
     require(n >= 0, error::wrong_shape, "sequences.store_slots");
     list(s.offsets, plus(n, 1), "sequences.offsets", n == 0);
     list(s.lengths, n, "sequences.lengths", true);
