@@ -67,7 +67,11 @@ KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry
   constexpr std::ptrdiff_t least = 32, most_in_turn = 8;
   head_grid g{order, s.has_initial_state.shape[0], first_head, heads, value_dim, detail::max_value_columns, 1, 1,
               heads};
-  const std::ptrdiff_t whole = g.sequences * heads, wanted = e.run == nullptr ? 1 : 2 * e.concurrency;
+  constexpr std::ptrdiff_t many = std::ptrdiff_t{1} << 20;
+  const std::ptrdiff_t runners = e.run == nullptr || e.concurrency < 1 ? 1
+                                 : e.concurrency < many                ? e.concurrency
+                                                                       : many;
+  const std::ptrdiff_t whole = g.sequences * heads, wanted = runners == 1 ? 1 : 2 * runners;
   if (splittable && whole > 0 && whole < wanted) {
     const std::ptrdiff_t parts = (wanted + whole - 1) / whole;
     const std::ptrdiff_t columns = detail::round_up((value_dim + parts - 1) / parts, 16);

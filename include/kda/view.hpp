@@ -39,7 +39,7 @@ template <class T, std::size_t Rank> struct view {
   [[nodiscard]] KDA_INLINE constexpr view part(std::ptrdiff_t first, std::ptrdiff_t n) const {
     static_assert(Dimension < Rank, "kda::view::part: there is no such dimension");
     view v = *this;
-    v.data += first * stride[Dimension];
+    v.data = offset(first * stride[Dimension]);
     v.shape[Dimension] = n;
     return v;
   }
@@ -48,9 +48,14 @@ template <class T, std::size_t Rank> struct view {
   /// projection.
   [[nodiscard]] KDA_INLINE constexpr view<T, 3> heads(std::ptrdiff_t first, std::ptrdiff_t heads,
                                                       std::ptrdiff_t channels) const requires(Rank == 2) {
-    return {.data = data + first * stride[1],
+    return {.data = offset(first * stride[1]),
             .shape = {shape[0], heads, channels},
             .stride = {stride[0], channels * stride[1], stride[1]}};
+  }
+
+  /// Address of the element `elements` further on; null stays null.
+  [[nodiscard]] KDA_INLINE constexpr T* offset(std::ptrdiff_t elements) const {
+    return data == nullptr ? nullptr : data + elements;
   }
 
   /// A view to write through is a view to read through.
