@@ -15,7 +15,6 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -97,11 +96,5 @@ int run_all(const options& o) {
 }
 
 int main(int count, char** words) {
-  try {
-    return engine::run_all(engine::parse(count, words));
-  } catch (const std::exception& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "engine_loop: %s\n", e.what());
-    return 1;
-  }
+  return engine::run_program("engine_loop", [&] { return engine::run_all(engine::parse(count, words)); });
 }

@@ -199,11 +199,5 @@ int run_all(const options& o) {
 }
 
 int main(int count, char** words) {
-  try {
-    return engine::run_all(engine::parse(count, words));
-  } catch (const std::exception& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "glm_layer: %s\n", e.what());
-    return 1;
-  }
+  return engine::run_program("glm_layer", [&] { return engine::run_all(engine::parse(count, words)); });
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the example programs have in common: the choice of kernels, and a progress bar.
+// What the example programs have in common: the choice of kernels, a progress bar, and how they end.
 #pragma once
 #include <kda/dispatch.hpp>
 
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <unistd.h>
@@ -52,5 +53,16 @@ class progress {
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
   std::ptrdiff_t steps_, done_ = 0, shown_ = -1;
 };
+
+/// main() of a program: run()'s exit status, or 1 after one line that says what it threw.
+template <class F> int run_program(const char* name, F run) {
+  try {
+    return run();
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "%s: %s\n", name, e.what());
+    return 1;
+  }
+}
 
 }
