@@ -89,9 +89,4 @@ class batch {
   bool any_frozen_ = false;
 };
 
-/// A refusal is the engine's own mistake.
-inline void require(kda::status s) {
-  if (!s) throw std::runtime_error(std::string("step: ") + s.argument + " " + kda::message(s.what));
-}
-
 }

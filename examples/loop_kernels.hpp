@@ -5,6 +5,8 @@
 #include <kda/kda.hpp>
 
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 
 namespace engine {
 
@@ -13,6 +15,11 @@ using served = kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta:
                          kda::state<float, kda::layout::value_major>,
                          kda::conv<kda::activation::silu, kda::conv_state::time_major>,
                          kda::norm<kda::activation::sigmoid, kda::weight::before_cast>>;
+
+/// A refusal is the engine's own mistake.
+inline void require(kda::status s) {
+  if (!s) throw std::runtime_error(std::string("kda: ") + s.argument + " " + kda::message(s.what));
+}
 
 namespace shape {
 inline constexpr std::ptrdiff_t H = 2, HV = 4, K = 36, V = 20, W = 4;

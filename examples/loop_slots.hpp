@@ -60,15 +60,15 @@ class slot_pools {
   }
 
   /// A sequence's state as bytes, and back into a slot of these or other pools.
-  [[nodiscard]] std::vector<char> save(const place& p) const {
-    std::vector<char> kept(bytes(state_bytes + window_bytes));
-    std::memcpy(kept.data(), state(p.state), bytes(state_bytes));
-    std::memcpy(kept.data() + state_bytes, window(p.window) + p.column * shape::channels, bytes(window_bytes));
+  [[nodiscard]] std::vector<char> save(const place& p) {
+    const kda::saved_state_args<served> a = at(p);
+    std::vector<char> kept(bytes(kda::saved_state_bytes(a)));
+    require(kda::save_state(a, 0, kept.data(), std::ssize(kept)));
     return kept;
   }
   void restore(std::int32_t s, const std::vector<char>& kept) {
-    std::memcpy(state(s), kept.data(), bytes(state_bytes));
-    std::memcpy(window(s) + last_window * shape::channels, kept.data() + state_bytes, bytes(window_bytes));
+    std::int64_t position = 0;  // which the request itself knows
+    require(kda::restore_state(at({s, s, last_window}), position, kept.data(), std::ssize(kept)));
   }
 
   [[nodiscard]] kda::state_pool<float> states() {
@@ -81,8 +81,17 @@ class slot_pools {
  private:
   // Gaps between slots, as an engine's allocator leaves them.
   static constexpr index state_stride = shape::state + 24, window_stride = columns * shape::channels + 10;
-  static constexpr index state_bytes = shape::state * 4, window_bytes = (shape::W - 1) * shape::channels * 2;
 
+  // The place as pools of one slot: state and window may lie in two slots, and a window within a longer one.
+  [[nodiscard]] kda::saved_state_args<served> at(const place& p) {
+    return {.value_heads = shape::HV,
+            .key_dim = shape::K,
+            .value_dim = shape::V,
+            .channels = shape::channels,
+            .width = shape::W,
+            .states = {.data = state(p.state), .slots = 1},
+            .conv_states = {.data = window(p.window) + p.column * shape::channels, .slots = 1}};
+  }
   static constexpr std::size_t bytes(index n) { return static_cast<std::size_t>(n); }
   static void poison(void* p, index n) { std::memset(p, 0xff, bytes(n)); }
   static bool is_poisoned(const void* p, index n) {
