@@ -65,8 +65,8 @@ template <class Int>
 /// positions, each in a slot of its own. A position counts from the start of the whole prompt: it is the number of
 /// tokens that the state has seen. Where checkpoints are taken never changes another bit.
 struct checkpoints {
-  index_list
-      begin{};  ///< [N + 1], rising: sequence n's entries are begin[n] to begin[n + 1] - 1; left out: no checkpoint
+  /// [N + 1] rising: sequence n's entries are begin[n] to begin[n + 1] - 1; left out: no checkpoint
+  index_list begin{};
   index_list slots{};  ///< [M] where they go; an entry below the pool's first_slot is skipped
   /// [M] rising within a sequence, above its first_position and at most first_position + its tokens; or left out:
   index_list positions{};

@@ -208,37 +208,33 @@ KDA_INLINE void tokens_dots(const float* k, const float* q, const float* right, 
 template <bool PerChannel, int First, int Last, class Stride>
 KDA_INLINE void neighbours_dots(const float* k, const float* q, const float* alpha, Stride stride,
                                 std::ptrdiff_t channels, float* sums) {
-  const std::ptrdiff_t chain = channels_of_a_chain(channels);
-  for (std::ptrdiff_t begin = 0; begin < channels; begin += chain) {
-    accumulators<4, 4> a, p;
+  accumulators<4, 4> a, p;
+  KDA_UNROLL
+  for (int i = 0; i < 4; ++i) {
     KDA_UNROLL
-    for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) a[i][j] = p[i][j] = broadcast(0.f);
+  }
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t d = 0; d < channels; d += vec::lanes) {
+    KDA_UNROLL
+    for (int j = First; j < Last; ++j) {
+      vec column = load(k + j * stride + d);
+      p[j][j] = fma(load(q + j * stride + d), column, p[j][j]);
       KDA_UNROLL
-      for (int j = 0; j < 4; ++j) a[i][j] = p[i][j] = broadcast(0.f);
-    }
-    const std::ptrdiff_t end = begin + chain < channels ? begin + chain : channels;
-    KDA_NO_UNROLL
-    for (std::ptrdiff_t d = begin; d < end; d += vec::lanes) {
-      KDA_UNROLL
-      for (int j = First; j < Last; ++j) {
-        vec column = load(k + j * stride + d);
-        p[j][j] = fma(load(q + j * stride + d), column, p[j][j]);
-        KDA_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          if (i <= j) continue;
-          if constexpr (PerChannel) column = column * load(alpha + i * stride + d);
-          a[i][j] = fma(load(k + i * stride + d), column, a[i][j]);
-          p[i][j] = fma(load(q + i * stride + d), column, p[i][j]);
-        }
+      for (int i = 0; i < 4; ++i) {
+        if (i <= j) continue;
+        if constexpr (PerChannel) column = column * load(alpha + i * stride + d);
+        a[i][j] = fma(load(k + i * stride + d), column, a[i][j]);
+        p[i][j] = fma(load(q + i * stride + d), column, p[i][j]);
       }
     }
+  }
+  KDA_UNROLL
+  for (int i = 0; i < 4; ++i) {
     KDA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      KDA_UNROLL
-      for (int j = First; j < Last; ++j) {
-        if (j <= i) add_to(sums + (i * (i + 1) / 2 + j) * vec::lanes, p[i][j], begin == 0);
-        if (j < i) add_to(sums + (10 + i * (i - 1) / 2 + j) * vec::lanes, a[i][j], begin == 0);
-      }
+    for (int j = First; j < Last; ++j) {
+      if (j <= i) store(sums + (i * (i + 1) / 2 + j) * vec::lanes, p[i][j]);
+      if (j < i) store(sums + (10 + i * (i - 1) / 2 + j) * vec::lanes, a[i][j]);
     }
   }
 }

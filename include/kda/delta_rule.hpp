@@ -4,6 +4,7 @@
 //
 //   source.fill(first, n, tile)      rows of tokens [first, first + n)
 //   source.emit(first, n, out)       takes their outputs, out [n, value_stride]
+//   source.upcoming(first, n)        the rows that fill() will read next, for prefill to fetch ahead
 #pragma once
 #include "chunked.hpp"
 #include "recurrent.hpp"

@@ -76,41 +76,33 @@ template <class F> KDA_INLINE void in_panels(std::ptrdiff_t columns, F f) {
   });
 }
 
-// Channels that one chain of additions takes: with one lane a row is cut, for the error of 128 additions in a row.
-KDA_INLINE std::ptrdiff_t channels_of_a_chain(std::ptrdiff_t n) { return vec::lanes == 1 ? 32 : n; }
-KDA_INLINE void add_to(float* sum, vec part, bool first) { store(sum, first ? part : load(sum) + part); }
-
 // The dot products of rows l of a and r of b over n channels (a multiple of the lanes), left as vectors of partial sums:
 // sums[(l * columns + r) * lanes].
 template <int Rows, int Columns>
 KDA_INLINE void partial_dots(const float* a, std::ptrdiff_t a_stride, const float* b, std::ptrdiff_t b_stride,
                              std::ptrdiff_t n, float* sums, std::ptrdiff_t columns) {
-  const std::ptrdiff_t chain = channels_of_a_chain(n);
-  for (std::ptrdiff_t begin = 0; begin < n; begin += chain) {
-    accumulators<Rows, Columns> acc;
+  accumulators<Rows, Columns> acc;
+  KDA_UNROLL
+  for (int i = 0; i < Rows; ++i) {
+    KDA_UNROLL
+    for (int j = 0; j < Columns; ++j) acc[i][j] = broadcast(0.f);
+  }
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t d = 0; d < n; d += vec::lanes) {
+    vectors<Columns> y;
+    KDA_UNROLL
+    for (int j = 0; j < Columns; ++j) y[j] = load(b + j * b_stride + d);
     KDA_UNROLL
     for (int i = 0; i < Rows; ++i) {
+      const vec x = load(a + i * a_stride + d);
       KDA_UNROLL
-      for (int j = 0; j < Columns; ++j) acc[i][j] = broadcast(0.f);
+      for (int j = 0; j < Columns; ++j) acc[i][j] = fma(x, y[j], acc[i][j]);
     }
-    const std::ptrdiff_t end = begin + chain < n ? begin + chain : n;
-    KDA_NO_UNROLL
-    for (std::ptrdiff_t d = begin; d < end; d += vec::lanes) {
-      vectors<Columns> y;
-      KDA_UNROLL
-      for (int j = 0; j < Columns; ++j) y[j] = load(b + j * b_stride + d);
-      KDA_UNROLL
-      for (int i = 0; i < Rows; ++i) {
-        const vec x = load(a + i * a_stride + d);
-        KDA_UNROLL
-        for (int j = 0; j < Columns; ++j) acc[i][j] = fma(x, y[j], acc[i][j]);
-      }
-    }
+  }
+  KDA_UNROLL
+  for (int i = 0; i < Rows; ++i) {
     KDA_UNROLL
-    for (int i = 0; i < Rows; ++i) {
-      KDA_UNROLL
-      for (int j = 0; j < Columns; ++j) add_to(sums + (i * columns + j) * vec::lanes, acc[i][j], begin == 0);
-    }
+    for (int j = 0; j < Columns; ++j) store(sums + (i * columns + j) * vec::lanes, acc[i][j]);
   }
 }
 
