@@ -4,7 +4,7 @@
 #   kda_add_kernels(<target>
 #     NAME <name>...            # what the source exports: KDA_EXPORT_KERNELS(<name>, ...); several if it exports several
 #     SOURCE <file.cpp>
-#     [ISAS <isa>...]           # scalar, avx2, avx512; left out: all that this architecture and compiler can build
+#     [ISAS <isa>...]           # scalar, avx2, avx512, avx512_bf16; left out: all that this architecture and compiler can build
 #     [DEFINITIONS <macro>...]) # for these kernels only
 #
 # The source is compiled with <target>'s own include folders, definitions and options, and with the ISA's flags and
@@ -13,7 +13,7 @@
 # The ISAs that this architecture can have, best first; kda::select() takes the first that the CPU has.
 function(kda_isas_of_architecture result)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-    set(${result} avx512 avx2 scalar PARENT_SCOPE)
+    set(${result} avx512_bf16 avx512 avx2 scalar PARENT_SCOPE)
   else()
     set(${result} scalar PARENT_SCOPE)
   endif()
@@ -23,12 +23,13 @@ function(kda_isa_flags isa result)
   set(scalar "")
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl) # cd: newer xsimd want it with dq
+  set(avx512_bf16 ${avx512} -mavx512bf16)
   set(${result} ${${isa}} PARENT_SCOPE)
 endfunction()
 
 # Why kernels for an ISA cannot be built here; empty if they can.
 function(kda_isa_obstacle isa result)
-  set(known avx512 avx2 scalar)
+  set(known avx512_bf16 avx512 avx2 scalar)
   kda_isas_of_architecture(here)
   kda_isa_flags("${isa}" flags)
   list(JOIN flags " " flags)

@@ -19,12 +19,12 @@ const kda::tables<Specs...>* choose_kernels(kda::kernel_list<Specs...> list, con
     if (const auto* best = kda::select(list)) return best;
     throw std::runtime_error("no kernels were built that can run here");
   }
-  for (const kda::isa i : {kda::isa::scalar, kda::isa::avx2, kda::isa::avx512})
+  for (const kda::isa i : kda::all_isas)
     if (isa == kda::name(i)) {
       if (const auto* exact = kda::select_exactly(list, i)) return exact;
       throw std::runtime_error("kernels for " + isa + " were not built, or cannot run here");
     }
-  throw std::runtime_error("--isa " + isa + ": is none of scalar, avx2, avx512");
+  throw std::runtime_error("--isa " + isa + ": is none of scalar, avx2, avx512, avx512_bf16");
 }
 
 /// A bar on standard error, if that is a terminal.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What tests/run.sh leaves out: the other compiler and mode pairs, emulation of ISAs that this CPU has, products contracted and
+# What tests/run.sh leaves out: the other compiler and mode pairs, most tests of avx512_bf16, emulation of ISAs that this CPU has, products contracted and
 # not, the newest xsimd, and deliberate faults. Hours on two cores; logs under build/nightly.
 #   tests/nightly.sh [STEP...]   only these steps (default: all, listed at the end of this file)
 # Prints a table and exits with 1 if any step failed.
@@ -21,6 +21,8 @@ preset() { # preset NAME PRESET [CMAKE OPTIONS]: builds and tests it as build/NA
   ctest --test-dir "build/$name" --parallel "$(nproc)" --output-on-failure --no-tests=error --no-label-summary
 }
 gcc_sanitized() { preset gcc-sanitized gcc-sanitized "-DKDA_TEST_ISAS=$(tests/emulated/on.sh --native)"; }
+# All tests of avx512_bf16, of which tests/run.sh runs those of its own kernels.
+avx512_bf16() { preset nightly-avx512-bf16 gcc-release -DKDA_TEST_ISAS=avx512_bf16; }
 clang_release() { preset clang-release clang-release -DCMAKE_CXX_COMPILER=clang++-14; }
 # Every ISA on an emulated CPU that has nothing newer: shows code of a higher ISA that slipped into a lower one.
 emulation() { KDA_FORCE_EMULATION=1 preset nightly-emulation gcc-release; }
@@ -51,7 +53,7 @@ tsan() {
 }
 faults() { tests/faults/run.sh; }
 
-steps=(gcc_sanitized clang_release emulation contract_off contract_fast newest_xsimd tsan faults)
+steps=(gcc_sanitized avx512_bf16 clang_release emulation contract_off contract_fast newest_xsimd tsan faults)
 [ $# -eq 0 ] || steps=("$@")
 failed=
 for step in "${steps[@]}"; do

@@ -8,12 +8,8 @@
 namespace testing {
 namespace {
 
+// What avx512_bf16 has of its own is in the table of bf16 products.
 constexpr kda::isa all_isas[] = {kda::isa::scalar, kda::isa::avx2, kda::isa::avx512};
-
-template <class Spec> const kda::table<Spec>* kernels_on(kda::isa isa) {
-  const auto* tables = kda::select_exactly(test_kernels, isa);
-  return tables == nullptr ? nullptr : &tables->template get<Spec>();
-}
 
 // ---- tables ---------------------------------------------------------------------------------------------------------
 
@@ -92,6 +88,27 @@ std::vector<std::string> columns_of_both_cores() {
   for (const char* core : {"prefill ", "decode "})
     for (const kda::isa isa : all_isas) columns.push_back(std::string(core) + kda::name(isa));
   return columns;
+}
+
+// Prefill with products of bf16, on every ISA.
+template <class Spec> section bf16_products(const std::string& title) {
+  section s{title, "regime, prefill", {}, {}};
+  for (const kda::isa isa : kda::all_isas) s.columns.emplace_back(kda::name(isa));
+  for (const regime& r : products_regimes<Spec>()) {
+    s.rows.push_back({r.name, r.bound, {}});
+    for (const kda::isa isa : kda::all_isas) {
+      const auto* kernels = kernels_on<Spec>(isa);
+      double worst = kernels == nullptr ? not_measured : 0;
+      for (const problem& p : r.problems) {
+        if (kernels == nullptr) break;
+        const outcome<Spec> o = run<Spec>(p, {core::prefill}, {}, *kernels);
+        const exact e = reference_of<Spec>(p);
+        worst = std::max({worst, error_before_rounding(o.out, e.out), relative_error(o.state, e.state)});
+      }
+      s.rows.back().errors.push_back(worst);
+    }
+  }
+  return s;
 }
 
 // The larger error of outputs and states, prefill and decode on each ISA.
@@ -388,6 +405,8 @@ int print_all(bool markdown) {
   p.print(growth<specs::gdn_norm_key>("Growth with T, per-head decay, key-major state"));
   p.print(bf16_state<specs::kda_bf16_key>("bf16 state, key-major"));
   p.print(bf16_state<specs::kda_bf16_value>("bf16 state, value-major"));
+  p.print(bf16_products<specs::kda_products>("bf16 products, per-channel decay, key-major state"));
+  p.print(bf16_products<specs::gdn_products>("bf16 products, per-head decay, value-major bf16 state"));
   p.print(other_operations());
   return p.all_hold() ? 0 : 1;
 }

@@ -31,6 +31,9 @@
 // With one decay per token it leaves the sums over channels: A and P come from k, q as they are, the decay multiplies
 // rows of S^T k, S^T q and u instead of keys.
 //
+// With bf16 products S, x and the columns of k and u are rounded to bf16 and put into pairs of neighbours along the sums,
+// one instruction a pair; S itself, u and everything else stay as they are.
+//
 // Where the time of a 16-token chunk goes, K = V = 128, H = 64, token-major fp32, 4 KB pages, Zen 4, in units of the
 // 864k multiply-adds that performance is counted in (peak is 1): AVX2 / AVX-512
 //   gate, norm, copy 0.18 / 0.13   decay 0.08 / 0.06   A, P 0.07 / 0.07   [K; Q] S 0.69 / 0.67 (0.61 its multiply-adds)
@@ -41,19 +44,46 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
+/// Factors of the products with S: numbers, or pairs of terms rounded to bf16. `key`: what rows of keys are made of.
+struct fp32_products {
+  using factor = float;
+  using key = float;
+  static constexpr std::ptrdiff_t terms = 1;
+  KDA_INLINE static void store_key(key* p, vec a) { store(p, a); }
+};
+#if KDA_ISA_IS_AVX512_BF16()
+struct bf16_products {
+  using factor = bf16_pair;
+  using key = bf16;  // two neighbours are a factor
+  static constexpr std::ptrdiff_t terms = 2;
+  KDA_INLINE static void store_key(key* p, vec a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(a.x)));
+  }
+  KDA_INLINE static void store_pairs(factor* p, vec a, vec b) { store(p, join(a, b)); }
+};
+template <class Spec>
+using products_of = std::conditional_t<std::is_same_v<typename detail::traits<Spec>::products::type, bf16>,
+                                       bf16_products, fp32_products>;
+#else
+template <class Spec> using products_of = fp32_products;
+#endif
+template <class Products> inline constexpr bool rounds = Products::terms > 1;
+
 /// Scratch of a chunk besides the tile. Rows of keys lie `stride` apart, which is no multiple of 256 bytes: 16 rows at
 /// one channel then fall into different sets of the L1 cache.
-struct chunk_scratch {
+template <class Products> struct chunk_scratch {
+  using factor_type = typename Products::factor;
   std::ptrdiff_t stride;
-  float* x;                  // [2 tokens] k_i D(i, -1), then q_i D(i, -1)
-  float* column_k;           // [tokens] k_j times the decay from j to the chunk's end
-  float *left_8, *left_4;    // [16] k_i and q_i times their decay since the split of their block of 16, of 8 tokens
-  float *right_8, *right_4;  // [8] k_j times the decay from j to the split
-  float *keep, *factor;      // [key_stride] the chunk's decay, see applied_decay
-  float *a, *p;              // [16, 16] -A and P
-  float* sums;               // [128, lanes] dot products as vectors of partial sums, then [128] whole
-  float* decay;              // per-head decay: [16, 16] D(i, j), [16] D(i, -1), [16] D(n - 1, j)
-  float *y, *u;              // a panel: [2 tokens] S^T x, [tokens] u
+  typename Products::key* x;  // [2 tokens] k_i D(i, -1), then q_i D(i, -1)
+  factor_type* column_k;      // [tokens / terms] k_j times the decay from j to the chunk's end
+  float *left_8, *left_4;     // [16] k_i and q_i times their decay since the split of their block of 16, of 8 tokens
+  float *right_8, *right_4;   // [8] k_j times the decay from j to the split
+  float *keep, *factor;       // [key_stride] the chunk's decay, see applied_decay
+  float *a, *p;               // [16, 16] -A and P
+  float* sums;                // [128, lanes] dot products as vectors of partial sums, then [128] whole
+  float* decay;               // per-head decay: [16, 16] D(i, j), [16] D(i, -1), [16] D(n - 1, j)
+  float *y, *u;               // a panel: [2 tokens] S^T x, [tokens] u
+  factor_type *state_pairs, *u_pairs;  // the same panel of S and of u as factors, with bf16 products
 };
 
 // A stride that is known when compiling saves one register, or one reload from the stack, for each row in use; so K up
@@ -65,12 +95,13 @@ KDA_INLINE std::integral_constant<std::ptrdiff_t, N + 16> padded_stride(std::int
   return {};
 }
 
-KDA_INLINE chunk_scratch make_chunk_scratch(arena& scratch, const tile& t) {
+template <class Products> KDA_INLINE chunk_scratch<Products> make_chunk_scratch(arena& scratch, const tile& t) {
   constexpr std::ptrdiff_t pairs = chunk_tokens * chunk_tokens, panel = block_vectors * vec::lanes;
-  chunk_scratch w{};
+  using factor = typename Products::factor;
+  chunk_scratch<Products> w{};
   w.stride = padded_stride(t.key_stride);
-  w.x = scratch.take(2 * chunk_tokens * w.stride);
-  w.column_k = scratch.take(chunk_tokens * w.stride);
+  w.x = reinterpret_cast<typename Products::key*>(scratch.take(2 * chunk_tokens * w.stride / Products::terms));
+  w.column_k = reinterpret_cast<factor*>(scratch.take(chunk_tokens / Products::terms * w.stride));
   w.left_8 = scratch.take(chunk_tokens * w.stride);
   w.left_4 = scratch.take(chunk_tokens * w.stride);
   w.right_8 = scratch.take(chunk_tokens / 2 * w.stride);
@@ -83,6 +114,10 @@ KDA_INLINE chunk_scratch make_chunk_scratch(arena& scratch, const tile& t) {
   w.decay = scratch.take(pairs + 2 * chunk_tokens);
   w.y = scratch.take(2 * chunk_tokens * panel);
   w.u = scratch.take(chunk_tokens * panel);
+  if constexpr (rounds<Products>) {
+    w.state_pairs = reinterpret_cast<factor*>(scratch.take((t.key_dim + 1) / 2 * panel));
+    w.u_pairs = reinterpret_cast<factor*>(scratch.take(chunk_tokens / 2 * panel));
+  }
   return w;
 }
 
@@ -92,8 +127,8 @@ KDA_INLINE chunk_scratch make_chunk_scratch(arena& scratch, const tile& t) {
 // group's own tokens serves the tree's 4 | 4, with the neighbour group's it serves 8 | 8, with the other half's the
 // chunk. Whole: 16 tokens. Otherwise rows past the last token come to hold anything, but for x, and alpha counts as 1
 // there.
-template <bool Whole, class Stride>
-KDA_INLINE void decay_per_channel(const tile& t, const chunk_scratch& w, Stride from) {
+template <bool Whole, class Stride, class Products>
+KDA_INLINE void decay_per_channel(const tile& t, const chunk_scratch<Products>& w, Stride from) {
   const std::ptrdiff_t n = Whole ? chunk_tokens : t.tokens, to = padded_stride(from);
   constexpr std::ptrdiff_t half = chunk_tokens / 2;
   for (std::ptrdiff_t d = 0; d < t.key_stride; d += vec::lanes) {
@@ -119,13 +154,13 @@ KDA_INLINE void decay_per_channel(const tile& t, const chunk_scratch& w, Stride 
           row_q = row_q * product[0];
         }
         if (Whole || i < n) {
-          store(w.x + i * to + d, row_k);
-          store(w.x + (n + i) * to + d, row_q);
+          Products::store_key(w.x + i * to + d, row_k);
+          Products::store_key(w.x + (n + i) * to + d, row_q);
         }
       }
       if (g == 1) product[0] = product[0] * product[1];
     }
-    vec sum = broadcast(0.f);
+    vec sum = broadcast(0.f), later;
     KDA_UNROLL
     for (int g = 3; g >= 0; --g) {
       KDA_UNROLL
@@ -143,7 +178,15 @@ KDA_INLINE void decay_per_channel(const tile& t, const chunk_scratch& w, Stride 
           store(w.right_8 + i * to + d, column);
           column = column * product[3];
         }
-        store(w.column_k + i * to + d, column);
+        if constexpr (!rounds<Products>) {
+          store(w.column_k + i * to + d, column);
+        } else {
+          if (!Whole && i >= n) column = broadcast(0.f);  // half of a pair
+          if (r % 2 == 1)
+            later = column;
+          else
+            Products::store_pairs(w.column_k + i / 2 * to + d, column, later);
+        }
         if (Whole || i < n) sum = sum + load(t.g + i * from + d);
       }
       if (g == 2) product[3] = product[2] * product[3];
@@ -157,8 +200,37 @@ KDA_INLINE void decay_per_channel(const tile& t, const chunk_scratch& w, Stride 
   }
 }
 
+// bf16 products, per-head decay: k and q as they are.
+template <class Products> KDA_INLINE void round_keys(const tile& t, const chunk_scratch<Products>& w) {
+  const std::ptrdiff_t n = t.tokens;
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    const float *k = t.k + i * t.key_stride, *q = t.q + i * t.key_stride;
+    for (std::ptrdiff_t d = 0; d < t.key_stride; d += vec::lanes) {
+      Products::store_key(w.x + i * w.stride + d, load(k + d));
+      Products::store_key(w.x + (n + i) * w.stride + d, load(q + d));
+      if (i % 2 == 1) continue;
+      const vec later = i + 1 < n ? load(k + t.key_stride + d) : broadcast(0.f);
+      Products::store_pairs(w.column_k + i / 2 * w.stride + d, load(k + d), later);
+    }
+  }
+}
+
+// Rows [0, n) of a panel as pairs of rows.
+template <int Vectors, class Products>
+KDA_INLINE void round_rows(const float* rows, std::ptrdiff_t n, typename Products::factor* to) {
+  constexpr std::ptrdiff_t row = Vectors * vec::lanes;
+  for (std::ptrdiff_t i = 0; i < n; i += 2) {
+    KDA_UNROLL
+    for (int c = 0; c < Vectors; ++c) {
+      const float* x = rows + i * row + c * vec::lanes;
+      const vec later = i + 1 < n ? load(x + row) : broadcast(0.f);
+      Products::store_pairs(to + i / 2 * row + c * vec::lanes, load(x), later);
+    }
+  }
+}
+
 // One decay per token: it leaves every sum over channels.
-KDA_INLINE void decay_per_head(const tile& t, const chunk_scratch& w) {
+template <class Products> KDA_INLINE void decay_per_head(const tile& t, const chunk_scratch<Products>& w) {
   const std::ptrdiff_t n = t.tokens;
   float *since_start = w.decay + chunk_tokens * chunk_tokens, *to_end = since_start + chunk_tokens;
   float product = 1.f, sum = 0.f;
@@ -240,9 +312,9 @@ KDA_INLINE void neighbours_dots(const float* k, const float* q, const float* alp
 }
 
 // Columns [j, j + n) of row i from their sums.
-template <bool PerChannel>
-KDA_INLINE void place_row(const tile& t, const chunk_scratch& w, std::ptrdiff_t i, std::ptrdiff_t j, std::ptrdiff_t n,
-                          const float* a, const float* p) {
+template <bool PerChannel, class Products>
+KDA_INLINE void place_row(const tile& t, const chunk_scratch<Products>& w, std::ptrdiff_t i, std::ptrdiff_t j,
+                          std::ptrdiff_t n, const float* a, const float* p) {
   const float minus_beta = -t.beta[i];
   for (std::ptrdiff_t c = 0; c < n; ++c) {
     const std::ptrdiff_t at = i * chunk_tokens + j + c;
@@ -252,8 +324,8 @@ KDA_INLINE void place_row(const tile& t, const chunk_scratch& w, std::ptrdiff_t 
 }
 
 // stride: t.key_stride.
-template <bool PerChannel, class Stride>
-KDA_INLINE void relate_tokens(const tile& t, const chunk_scratch& w, Stride stride) {
+template <bool PerChannel, class Stride, class Products>
+KDA_INLINE void relate_tokens(const tile& t, const chunk_scratch<Products>& w, Stride stride) {
   constexpr std::ptrdiff_t half = chunk_tokens / 2, quarter = chunk_tokens / 4;
   const std::ptrdiff_t n = t.tokens, channels = stride;
   const auto padded = padded_stride(stride);
@@ -332,10 +404,13 @@ class fetcher {
 
 // ---- products with a panel of the state -----------------------------------------------------------------------------
 
-// y[i] = S^T x_i, i < n.
-template <int Vectors>
-KDA_INLINE void read_state(const tile& t, const float* s, const float* x, std::ptrdiff_t stride, std::ptrdiff_t n,
-                           float* y, fetcher& next) {
+// y[i] = S^T x_i, i < n, for a panel s of S. stride: of x, in keys.
+template <int Vectors, class Products>
+KDA_INLINE void read_state(const tile& t, const typename Products::factor* s, const typename Products::key* x,
+                           std::ptrdiff_t stride, std::ptrdiff_t n, float* y, fetcher& next) {
+  using factor = typename Products::factor;
+  constexpr std::ptrdiff_t terms = Products::terms, most = 32 / terms;
+  const std::ptrdiff_t factors = (t.key_dim + terms - 1) / terms;
   in_row_blocks(n, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
     accumulators<Rows, Vectors> acc;
     KDA_UNROLL
@@ -343,10 +418,11 @@ KDA_INLINE void read_state(const tile& t, const float* s, const float* x, std::p
       KDA_UNROLL
       for (int c = 0; c < Vectors; ++c) acc[r][c] = broadcast(0.f);
     }
-    for (std::ptrdiff_t d = 0; d < t.key_dim; d += 32) {
-      const std::ptrdiff_t rest = t.key_dim - d, steps = rest < 32 ? rest : 32;
-      next.before(Rows, steps);
-      multiply_add<Rows, Vectors>(x + i * stride + d, stride, 1, s + d * Vectors * vec::lanes, steps, acc);
+    for (std::ptrdiff_t d = 0; d < factors; d += most) {
+      const std::ptrdiff_t rest = factors - d, steps = rest < most ? rest : most;
+      next.before(Rows, steps * terms);
+      multiply_add<Rows, Vectors>(reinterpret_cast<const factor*>(x + i * stride) + d, stride / terms, 1,
+                                  s + d * Vectors * vec::lanes, steps, acc);
     }
     KDA_UNROLL
     for (int r = 0; r < Rows; ++r) {
@@ -357,8 +433,8 @@ KDA_INLINE void read_state(const tile& t, const float* s, const float* x, std::p
 }
 
 // u by forward substitution.
-template <bool PerChannel, int Vectors>
-KDA_INLINE void solve(const tile& t, const chunk_scratch& w, std::ptrdiff_t column) {
+template <bool PerChannel, int Vectors, class Products>
+KDA_INLINE void solve(const tile& t, const chunk_scratch<Products>& w, std::ptrdiff_t column) {
   const float* since_start = w.decay + chunk_tokens * chunk_tokens;
   in_row_blocks(t.tokens, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
     accumulators<Rows, Vectors> acc;
@@ -390,7 +466,8 @@ KDA_INLINE void solve(const tile& t, const chunk_scratch& w, std::ptrdiff_t colu
 }
 
 // out = S^T (q_i D(i, -1)) + P u; then, with per-head decay, u_j takes the decay from j to the chunk's end.
-template <bool PerChannel, int Vectors> KDA_INLINE void output(const tile& t, const chunk_scratch& w, float* out) {
+template <bool PerChannel, int Vectors, class Products>
+KDA_INLINE void output(const tile& t, const chunk_scratch<Products>& w, float* out) {
   const float *since_start = w.decay + chunk_tokens * chunk_tokens, *to_end = since_start + chunk_tokens;
   in_row_blocks(t.tokens, [&]<int Rows>(std::ptrdiff_t i) KDA_INLINE_LAMBDA {
     accumulators<Rows, Vectors> acc;
@@ -435,9 +512,10 @@ template <bool PerChannel, int Vectors> KDA_INLINE void output(const tile& t, co
 }
 
 // S <- keep S + (factor S + column_k^T u).
-template <int Vectors>
-KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, const float* column_k, std::ptrdiff_t stride,
-                             float* s, fetcher& next) {
+template <int Vectors, class Products>
+KDA_INLINE void update_state(const tile& t, const chunk_scratch<Products>& w, const typename Products::factor* column_k,
+                             std::ptrdiff_t stride, const typename Products::factor* u, float* s, fetcher& next) {
+  const std::ptrdiff_t factors = (t.tokens + Products::terms - 1) / Products::terms;
   in_row_blocks(t.key_dim, [&]<int Rows>(std::ptrdiff_t d) KDA_INLINE_LAMBDA {
     next.before(Rows, t.tokens);
     float* block = s + d * Vectors * vec::lanes;
@@ -448,7 +526,7 @@ KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, const float*
       KDA_UNROLL
       for (int c = 0; c < Vectors; ++c) acc[r][c] = factor * load(block + (r * Vectors + c) * vec::lanes);
     }
-    multiply_add<Rows, Vectors>(column_k + d, 1, stride, w.u, t.tokens, acc);
+    multiply_add<Rows, Vectors>(column_k + d, 1, stride, u, factors, acc);
     KDA_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const vec keep = broadcast(w.keep[d + r]);
@@ -462,24 +540,35 @@ KDA_INLINE void update_state(const tile& t, const chunk_scratch& w, const float*
 }
 
 /// One chunk: the tile's tokens on the state block s, [K, value_stride] in panels; out [tokens, value_stride].
-template <bool PerChannel> KDA_NOINLINE void chunk(const tile& t, chunk_scratch& w, float* s, float* out) {
+template <bool PerChannel, class Products>
+KDA_NOINLINE void chunk(const tile& t, chunk_scratch<Products>& w, float* s, float* out) {
   const std::ptrdiff_t n = t.tokens;
   if (t.key_stride == usual_key_stride)
     relate_tokens<PerChannel>(t, w, std::integral_constant<std::ptrdiff_t, usual_key_stride>());
   else
     relate_tokens<PerChannel>(t, w, t.key_stride);
+  if constexpr (rounds<Products> && !PerChannel) round_keys(t, w);
   fetcher next(t);
   in_panels(t.value_stride, [&]<int Vectors>(std::ptrdiff_t column) KDA_INLINE_LAMBDA {
     float* panel = s + t.key_dim * column;
-    if constexpr (PerChannel) {
-      read_state<Vectors>(t, panel, w.x, w.stride, 2 * n, w.y, next);
+    if constexpr (rounds<Products>) {
+      round_rows<Vectors, Products>(panel, t.key_dim, w.state_pairs);
+      read_state<Vectors, Products>(t, w.state_pairs, w.x, w.stride, 2 * n, w.y, next);
+    } else if constexpr (PerChannel) {
+      read_state<Vectors, Products>(t, panel, w.x, w.stride, 2 * n, w.y, next);
     } else {
-      read_state<Vectors>(t, panel, t.k, t.key_stride, n, w.y, next);
-      read_state<Vectors>(t, panel, t.q, t.key_stride, n, w.y + n * Vectors * vec::lanes, next);
+      read_state<Vectors, Products>(t, panel, t.k, t.key_stride, n, w.y, next);
+      read_state<Vectors, Products>(t, panel, t.q, t.key_stride, n, w.y + n * Vectors * vec::lanes, next);
     }
     solve<PerChannel, Vectors>(t, w, column);
     output<PerChannel, Vectors>(t, w, out + column);
-    update_state<Vectors>(t, w, PerChannel ? w.column_k : t.k, PerChannel ? w.stride : t.key_stride, panel, next);
+    if constexpr (rounds<Products>) {
+      round_rows<Vectors, Products>(w.u, n, w.u_pairs);
+      update_state<Vectors>(t, w, w.column_k, w.stride, w.u_pairs, panel, next);
+    } else {
+      update_state<Vectors>(t, w, PerChannel ? w.column_k : t.k, PerChannel ? w.stride : t.key_stride, w.u, panel,
+                            next);
+    }
   });
 }
 

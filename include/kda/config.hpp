@@ -21,17 +21,27 @@
 #else
 #define KDA_FLAGS_ALLOW_AVX512() 0
 #endif
+#if KDA_FLAGS_ALLOW_AVX512() && defined(__AVX512BF16__)
+#define KDA_FLAGS_ALLOW_AVX512_BF16() 1
+#else
+#define KDA_FLAGS_ALLOW_AVX512_BF16() 0
+#endif
 
-#if defined(KDA_TARGET_SCALAR) + defined(KDA_TARGET_AVX2) + defined(KDA_TARGET_AVX512) > 1
+#if defined(KDA_TARGET_SCALAR) + defined(KDA_TARGET_AVX2) + defined(KDA_TARGET_AVX512) + \
+        defined(KDA_TARGET_AVX512_BF16) >                                                \
+    1
 #error "kda: two KDA_TARGET_<ISA> macros are defined; one translation unit is compiled for one ISA"
 #endif
+// KDA_ISA_IS_AVX512: the vectors are AVX-512's; with AVX512-BF16 there are instructions for pairs of bf16 besides.
 #if defined(KDA_TARGET_SCALAR)
+#define KDA_ISA_IS_AVX512_BF16() 0
 #define KDA_ISA_IS_AVX512() 0
 #define KDA_ISA_IS_AVX2() 0
 #elif defined(KDA_TARGET_AVX2)
 #if !KDA_FLAGS_ALLOW_AVX2()
 #error "kda: KDA_TARGET_AVX2 needs the flags -mavx2 -mfma -mf16c"
 #endif
+#define KDA_ISA_IS_AVX512_BF16() 0
 #define KDA_ISA_IS_AVX512() 0
 #define KDA_ISA_IS_AVX2() 1
 #elif defined(KDA_TARGET_AVX512)
@@ -39,15 +49,26 @@
 #error \
     "kda: KDA_TARGET_AVX512 needs the flags -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl"
 #endif
+#define KDA_ISA_IS_AVX512_BF16() 0
+#define KDA_ISA_IS_AVX512() 1
+#define KDA_ISA_IS_AVX2() 0
+#elif defined(KDA_TARGET_AVX512_BF16)
+#if !KDA_FLAGS_ALLOW_AVX512_BF16()
+#error "kda: KDA_TARGET_AVX512_BF16 needs the flags of KDA_TARGET_AVX512 and -mavx512bf16"
+#endif
+#define KDA_ISA_IS_AVX512_BF16() 1
 #define KDA_ISA_IS_AVX512() 1
 #define KDA_ISA_IS_AVX2() 0
 #else
+#define KDA_ISA_IS_AVX512_BF16() KDA_FLAGS_ALLOW_AVX512_BF16()
 #define KDA_ISA_IS_AVX512() KDA_FLAGS_ALLOW_AVX512()
 #define KDA_ISA_IS_AVX2() (KDA_FLAGS_ALLOW_AVX2() && !KDA_FLAGS_ALLOW_AVX512())
 #endif
 #define KDA_ISA_IS_SCALAR() (!KDA_ISA_IS_AVX512() && !KDA_ISA_IS_AVX2())
 
-#if KDA_ISA_IS_AVX512()
+#if KDA_ISA_IS_AVX512_BF16()
+#define KDA_ISA avx512_bf16
+#elif KDA_ISA_IS_AVX512()
 #define KDA_ISA avx512
 #elif KDA_ISA_IS_AVX2()
 #define KDA_ISA avx2

@@ -10,7 +10,9 @@
 namespace kda::inline v0 {
 
 /// Instruction sets, worst first; a later one can run everything before it.
-enum class isa { scalar, avx2, avx512 };
+enum class isa { scalar, avx2, avx512, avx512_bf16 };
+inline constexpr isa all_isas[] = {isa::scalar, isa::avx2, isa::avx512, isa::avx512_bf16};
+inline constexpr isa newest_isa = isa::avx512_bf16;
 
 [[nodiscard]] KDA_INLINE constexpr const char* name(isa i) {
   switch (i) {
@@ -20,6 +22,8 @@ enum class isa { scalar, avx2, avx512 };
       return "avx2";
     case isa::avx512:
       return "avx512";
+    case isa::avx512_bf16:
+      return "avx512_bf16";
   }
   return "unknown";
 }
@@ -38,7 +42,9 @@ enum class isa { scalar, avx2, avx512 };
   constexpr unsigned avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, cd = 1u << 28, bw = 1u << 30, vl = 1u << 31;
   constexpr unsigned zmm_flags = f | cd | dq | bw | vl;
   if ((b & avx2) == 0) return isa::scalar;
-  return (saved & zmm) == zmm && (b & zmm_flags) == zmm_flags ? isa::avx512 : isa::avx2;
+  if ((saved & zmm) != zmm || (b & zmm_flags) != zmm_flags) return isa::avx2;
+  constexpr unsigned avx512_bf16 = 1u << 5;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & avx512_bf16) != 0 ? isa::avx512_bf16 : isa::avx512;
 #else
   return isa::scalar;
 #endif

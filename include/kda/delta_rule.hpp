@@ -69,7 +69,7 @@ template <class Spec> class head_walk {
   KDA_INLINE void prefill(const Sources& source_of, std::ptrdiff_t heads, tile& tile, arena scratch) const {
     constexpr bool per_channel = detail::is_per_channel<Spec>;
     const std::ptrdiff_t width = tile.value_stride, floats = tile.key_dim * width;
-    chunk_scratch w = make_chunk_scratch(scratch, tile);
+    chunk_scratch<products_of<Spec>> w = make_chunk_scratch<products_of<Spec>>(scratch, tile);
     float* out = scratch.take(chunk_tokens * width);
     float* states = scratch.take(heads * floats);
     float* copy = scratch.take(floats);

@@ -4,7 +4,7 @@
 //
 //   glm.hpp           using glm = kda::spec<...>;   KDA_DECLARE_KERNELS(glm_kernels, glm)
 //   glm_kernels.cpp   KDA_EXPORT_KERNELS(glm_kernels, glm)                       compiled once per ISA
-//   CMakeLists.txt    kda_add_kernels(engine NAME glm_kernels SOURCE glm_kernels.cpp ISAS scalar avx2 avx512)
+//   CMakeLists.txt    kda_add_kernels(engine NAME glm_kernels SOURCE glm_kernels.cpp ISAS scalar avx2 avx512 avx512_bf16)
 //   engine.cpp        const auto* k = kda::select(glm_kernels);   k->prefill({...}, workspace, kda::serial);
 #pragma once
 #include "args.hpp"
@@ -62,16 +62,16 @@ KDA_INLINE bool same_name(const char* a, const char* b) {
   return *a == *b;
 }
 KDA_INLINE int rank(const char* isa_name) {
-  for (int i = 0; i <= static_cast<int>(isa::avx512); ++i)
-    if (same_name(isa_name, name(static_cast<isa>(i)))) return i;
+  for (const isa i : all_isas)
+    if (same_name(isa_name, name(i))) return static_cast<int>(i);
   return -1;
 }
 }  // namespace detail
 
 /// The best table that was built and can run here, at most `highest`; null if there is none. The environment variable
-/// KDA_ISA (scalar, avx2, avx512) lowers it further; another value of it is ignored.
+/// KDA_ISA (scalar, avx2, avx512, avx512_bf16) lowers it further; another value of it is ignored.
 template <class... Specs>
-[[nodiscard]] KDA_INLINE const tables<Specs...>* select(kernel_list<Specs...> list, isa highest = isa::avx512) {
+[[nodiscard]] KDA_INLINE const tables<Specs...>* select(kernel_list<Specs...> list, isa highest = newest_isa) {
   int limit = static_cast<int>(best_isa());
   if (static_cast<int>(highest) < limit) limit = static_cast<int>(highest);
   if (const char* wanted = std::getenv("KDA_ISA"); wanted != nullptr) {

@@ -19,6 +19,7 @@ struct head_map;
 struct io;
 struct intermediate;
 struct state;
+struct products;
 struct dims;
 struct conv;
 struct norm;
@@ -102,6 +103,11 @@ enum class layout {
 /// token, prefill once, at the end of the call.
 template <class T, layout Layout> struct state { using kind = option_kind::state; };
 
+/// What prefill may round the factors of its large products to: float (the default), or bf16, for S, keys and updates
+/// against each other, where the ISA has an instruction for that (avx512_bf16; the others compute as with float). Sums,
+/// the state, gates, the relations of a chunk's tokens and all of decode stay fp32. Error: docs/numerics.md.
+template <class T> struct products { using kind = option_kind::products; };
+
 /// Dimensions known when compiling; 0: at run time (K from 1 to 256, any V).
 template <std::ptrdiff_t K = 0, std::ptrdiff_t V = 0> struct dims { using kind = option_kind::dims; };
 
@@ -127,8 +133,8 @@ enum class weight {
 template <activation Activation, weight Order> struct norm { using kind = option_kind::norm; };
 
 /// The options of one kind of linear attention. Required: decay, gate (unless decay::none), beta, qk, io, state.
-/// Optional: head_map (interleaved), dims (at run time), intermediate (as io), conv and norm (without them, the set has
-/// no such kernel; step needs both).
+/// Optional: head_map (interleaved), dims (at run time), intermediate (as io), products (float), conv and norm (without
+/// them, the set has no such kernel; step needs both).
 template <class... Options> struct spec {};
 
 namespace detail {
@@ -171,12 +177,14 @@ enum class mistake {
   two_intermediates,
   no_state,
   two_states,
+  two_products,
   two_dims,
   two_convs,
   two_norms,
   io_type,
   intermediate_type,
   state_type,
+  products_type,
   dims_range,
   conv_activation,
   norm_activation,
@@ -207,6 +215,11 @@ template <class State> struct state_types;
 template <class T, layout L> struct state_types<state<T, L>> {
   using type = T;
   static constexpr layout order = L;
+};
+template <class Products> struct products_types;
+template <class T> struct products_types<products<T>> {
+  using type = T;
+  static constexpr bool valid = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 };
 template <class Dims> struct dims_values;
 template <std::ptrdiff_t K, std::ptrdiff_t V> struct dims_values<dims<K, V>> {
@@ -245,6 +258,7 @@ template <class... O> struct resolve {
   using io = io_types<typename find<option_kind::io, kda::io<float>, O...>::type>;
   using stage = stage_types<typename find<option_kind::intermediate, no_intermediate, O...>::type, io>;
   using state = state_types<typename find<option_kind::state, kda::state<float, layout::key_major>, O...>::type>;
+  using products = products_types<typename find<option_kind::products, kda::products<float>, O...>::type>;
   using dims = dims_values<typename find<option_kind::dims, kda::dims<>, O...>::type>;
   using conv = conv_values<typename find<option_kind::conv, no_conv, O...>::type>;
   using norm = norm_values<typename find<option_kind::norm, no_norm, O...>::type>;
@@ -269,12 +283,14 @@ template <class... O> struct resolve {
     if (count < option_kind::intermediate, O... >> 1) return mistake::two_intermediates;
     if (count<option_kind::state, O...> == 0) return mistake::no_state;
     if (count < option_kind::state, O... >> 1) return mistake::two_states;
+    if (count < option_kind::products, O... >> 1) return mistake::two_products;
     if (count < option_kind::dims, O... >> 1) return mistake::two_dims;
     if (count < option_kind::conv, O... >> 1) return mistake::two_convs;
     if (count < option_kind::norm, O... >> 1) return mistake::two_norms;
     if (!io::valid) return mistake::io_type;
     if (!stage::valid) return mistake::intermediate_type;
     if (!storable<typename state::type>) return mistake::state_type;
+    if (!products::valid) return mistake::products_type;
     if (dims::key < 0 || dims::key > 256 || dims::value < 0) return mistake::dims_range;
     if (conv::act == activation::sigmoid) return mistake::conv_activation;
     if (norm::act == activation::none) return mistake::norm_activation;
@@ -304,12 +320,14 @@ template <mistake M> consteval bool say() {
   static_assert(M != mistake::no_state,
                 "kda::spec: name the state: kda::state<float, kda::layout::key_major> or value_major");
   static_assert(M != mistake::two_states, "kda::spec: two state options");
+  static_assert(M != mistake::two_products, "kda::spec: two products options");
   static_assert(M != mistake::two_dims, "kda::spec: two dims options");
   static_assert(M != mistake::two_convs, "kda::spec: two conv options");
   static_assert(M != mistake::two_norms, "kda::spec: two norm options");
   static_assert(M != mistake::io_type, "kda::io: tensors are float or kda::bf16");
   static_assert(M != mistake::intermediate_type, "kda::intermediate: tensors between stages are float or kda::bf16");
   static_assert(M != mistake::state_type, "kda::state: states are stored as float or kda::bf16");
+  static_assert(M != mistake::products_type, "kda::products: factors are float or rounded to kda::bf16");
   static_assert(M != mistake::dims_range, "kda::dims: K is at most 256 and neither is negative (0: known at run time)");
   static_assert(M != mistake::conv_activation, "kda::conv: the activation is silu or none");
   static_assert(M != mistake::norm_activation, "kda::norm: the activation is sigmoid or silu");

@@ -9,7 +9,6 @@
 #include <stdexcept>
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -33,10 +32,6 @@ const limit_table* limits_of(kda::isa wanted) {
 namespace {
 
 #if defined(__x86_64__)
-bool has_avx512_bf16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return kda::best_isa() >= kda::isa::avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
-}
 constexpr index dpbf16_chains = 12, dpbf16_rounds = 20'000, dpbf16_flops = 64 * dpbf16_chains * dpbf16_rounds;
 
 // As limit_table::fma: a product of two pairs of bf16 in each of 16 lanes.
@@ -136,7 +131,7 @@ void machine::measure_all(bool small) {
     for (int i = 0; i <= static_cast<int>(kda::best_isa()); ++i)
       if (limits_of(static_cast<kda::isa>(i)) != nullptr) fma_gflops(static_cast<kda::isa>(i), t.threads);
 #if defined(__x86_64__)
-    if (has_avx512_bf16())
+    if (kda::best_isa() >= kda::isa::avx512_bf16)
       peaks.push_back({"dpbf16", t.threads, gflops_of(t, seconds_, static_cast<double>(dpbf16_flops), dpbf16)});
 #endif
     in_place_gbps(l2 / 2 * t.threads, t.threads, "L2");

@@ -71,6 +71,7 @@ void write_json(const std::string& file, machine& m, const std::vector<row>& row
               {"isa", r.isa},
               {"io", r.io},
               {"state", r.state},
+              {"products", r.products},
               {"layout", r.layout},
               {"spec", r.spec},
               {"geometry", r.geometry},

@@ -9,7 +9,7 @@
 namespace bench {
 
 struct row {
-  std::string op, spec, io, state, layout, geometry;
+  std::string op, spec, io, state, products, layout, geometry;
   std::string isa{};  ///< the path that ran, as the table reports it
   index threads = 0, N = 0, T = 0;
   bool is_delta_rule = false;  ///< prefill, decode or step: has flops, and states worth counting

@@ -11,28 +11,30 @@ using kda::bf16;
 template <class T> using value_major = kda::state<T, kda::layout::value_major>;
 template <class T> using key_major = kda::state<T, kda::layout::key_major>;
 
-template <class Decay, class Gate, class IO, class State, class Norm>
+template <class Decay, class Gate, class IO, class State, class Norm, class... More>
 using layer = kda::spec<Decay, Gate, kda::beta::logits, kda::qk::l2_normalized, kda::io<IO>, State, kda::dims<128, 128>,
-                        kda::conv<kda::activation::silu, kda::conv_state::time_major>, Norm>;
+                        kda::conv<kda::activation::silu, kda::conv_state::time_major>, Norm, More...>;
 using kda_norm = kda::norm<kda::activation::sigmoid, kda::weight::before_cast>;
 using gdn_norm = kda::norm<kda::activation::silu, kda::weight::after_cast>;
 
-template <class IO, class State>
-using glm_layer = layer<kda::decay::per_channel, kda::gate::bounded, IO, State, kda_norm>;
+template <class IO, class State, class... More>
+using glm_layer = layer<kda::decay::per_channel, kda::gate::bounded, IO, State, kda_norm, More...>;
 template <class IO, class State>
 using kimi_layer = layer<kda::decay::per_channel, kda::gate::softplus, IO, State, kda_norm>;
-template <class IO, class State>
-using qwen_layer = layer<kda::decay::per_head, kda::gate::softplus, IO, State, gdn_norm>;
+template <class IO, class State, class... More>
+using qwen_layer = layer<kda::decay::per_head, kda::gate::softplus, IO, State, gdn_norm, More...>;
 
 using glm_f32 = glm_layer<float, value_major<float>>;
 using glm_f32_key = glm_layer<float, key_major<float>>;
 using glm_f32_state_bf16 = glm_layer<float, value_major<bf16>>;
 using glm_f32_state_bf16_key = glm_layer<float, key_major<bf16>>;
+using glm_f32_products = glm_layer<float, value_major<float>, kda::products<bf16>>;
 using glm_bf16 = glm_layer<bf16, value_major<float>>;
 using glm_bf16_state_bf16 = glm_layer<bf16, value_major<bf16>>;
 using kimi_bf16 = kimi_layer<bf16, value_major<float>>;
 using gdn_f32 = qwen_layer<float, value_major<float>>;
 using gdn_f32_key = qwen_layer<float, key_major<float>>;
+using gdn_f32_products = qwen_layer<float, value_major<float>, kda::products<bf16>>;
 using gdn_bf16 = qwen_layer<bf16, value_major<float>>;
 
 }  // namespace specs
@@ -42,11 +44,13 @@ KDA_DECLARE_KERNELS(glm_f32, specs::glm_f32)
 KDA_DECLARE_KERNELS(glm_f32_key, specs::glm_f32_key)
 KDA_DECLARE_KERNELS(glm_f32_state_bf16, specs::glm_f32_state_bf16)
 KDA_DECLARE_KERNELS(glm_f32_state_bf16_key, specs::glm_f32_state_bf16_key)
+KDA_DECLARE_KERNELS(glm_f32_products, specs::glm_f32_products)
 KDA_DECLARE_KERNELS(glm_bf16, specs::glm_bf16)
 KDA_DECLARE_KERNELS(glm_bf16_state_bf16, specs::glm_bf16_state_bf16)
 KDA_DECLARE_KERNELS(kimi_bf16, specs::kimi_bf16)
 KDA_DECLARE_KERNELS(gdn_f32, specs::gdn_f32)
 KDA_DECLARE_KERNELS(gdn_f32_key, specs::gdn_f32_key)
+KDA_DECLARE_KERNELS(gdn_f32_products, specs::gdn_f32_products)
 KDA_DECLARE_KERNELS(gdn_bf16, specs::gdn_bf16)
 
 namespace bench {

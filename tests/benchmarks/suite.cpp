@@ -88,6 +88,7 @@ class suite {
             .spec = spec,
             .io = type_name(sizeof(typename types::qkv)),
             .state = type_name(sizeof(typename types::state)),
+            .products = type_name(sizeof(typename kda::detail::traits<Spec>::products::type)),
             .layout = kda::detail::traits<Spec>::state::order == kda::layout::key_major ? "key_major" : "value_major",
             .geometry = g.name,
             .isa = isa,
@@ -111,6 +112,8 @@ void add_smoke(suite& s) {
   s.add(LIST(glm_f32_key), op::prefill, two_heads, {{1, 16}});
   s.add(LIST(glm_f32_state_bf16), op::decode, two_heads, {{2, 1}});
   s.add(LIST(glm_f32_state_bf16_key), op::decode, two_heads, {{2, 1}});
+  s.add(LIST(glm_f32_products), op::prefill, two_heads, {{1, 16}});
+  s.add(LIST(gdn_f32_products), op::prefill, two_heads, {{1, 16}});
   s.add(LIST(glm_bf16), op::step, two_heads, {{1, 1}});
   s.add(LIST(glm_bf16_state_bf16), op::decode, two_heads, {{2, 1}});
   s.add(LIST(kimi_bf16), op::prefill, two_heads, {{1, 16}});
@@ -125,8 +128,10 @@ void add_quick(suite& s) {
   s.add(LIST(glm_f32_state_bf16), op::decode, glm, decodes({1, 8, 32}));
   s.add(LIST(glm_f32_key), op::prefill, glm, tokens({512}));
   s.add(LIST(glm_f32_key), op::decode, glm, decodes({1, 32}));
+  s.add(LIST(glm_f32_products), op::prefill, glm, tokens({512, 2048}));
   s.add(LIST(glm_bf16), op::prefill, glm, tokens({512}));
   s.add(LIST(gdn_f32), op::prefill, glm, tokens({512}));
+  s.add(LIST(gdn_f32_products), op::prefill, glm, tokens({512}));
   s.add(LIST(gdn_f32), op::decode, glm, decodes({1, 32}));
   s.add(LIST(glm_f32), op::step, glm, tokens({512}) + decodes({32}));
   for (const op o : {op::conv, op::gate, op::l2norm, op::norm}) s.add(LIST(glm_f32), o, glm, tokens({512}));
@@ -149,6 +154,9 @@ void add_full(suite& s) {
   s.add(LIST(glm_f32_state_bf16), op::prefill, glm, tokens({512}));
   s.add(LIST(glm_f32_state_bf16), op::decode, glm, steps + runs);
   s.add(LIST(glm_f32_state_bf16_key), op::decode, glm, decodes({1, 32}));
+  s.add(LIST(glm_f32_products), op::prefill, glm, some_prompts);
+  s.add(LIST(glm_f32_products), op::prefill, one_head, tokens({512}));
+  s.add(LIST(gdn_f32_products), op::prefill, glm, some_prompts);
   s.add(LIST(glm_bf16), op::prefill, glm, some_prompts);
   s.add(LIST(glm_bf16), op::decode, glm, some_steps);
   s.add(LIST(glm_bf16), op::step, glm, some_prompts + some_steps);

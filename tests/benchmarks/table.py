@@ -12,8 +12,9 @@ import sys
 from results import Results, Wrong
 
 GLM, NEXT = "GLM-5.3-Flash", "Qwen3-Next"
-F32 = dict(io="f32", state="f32", layout="value_major")
+F32 = dict(io="f32", state="f32", products="f32", layout="value_major")
 KINDS = [("f32", F32), ("f32, key-major", {**F32, "layout": "key_major"}), ("bf16 state", {**F32, "state": "bf16"}),
+         ("bf16 products", {**F32, "products": "bf16"}),
          ("bf16 tensors", {**F32, "io": "bf16"}), ("bf16 tensors and state", {**F32, "io": "bf16", "state": "bf16"})]
 
 
@@ -207,8 +208,16 @@ def reach(r):
             quotient(best_of_peer("ik_llama.cpp", "kda_decode", isa, 32, 1), d32), 2.2 if narrow else 1.25)
         add(f"{isa}: decode N = 1, speed over ik_llama.cpp",
             quotient(best_of_peer("ik_llama.cpp", "kda_decode", isa, 1, 1), d1), 3 if narrow else 1.5)
-        add(f"{isa}: decode N = 32, bf16 state, speed over f32", quotient(d32, ours("kda_decode", isa, 32, 1, state="bf16")),
-            1.2 if narrow else 1.8)
+        if isa == "avx512_bf16":  # against the fp32 of the same vectors
+            add(f"{isa}: decode N = 32, bf16 state, speed over f32",
+                quotient(ours("kda_decode", "avx512", 32, 1), ours("kda_decode", isa, 32, 1, state="bf16")), 1.8)
+            for op in ("kda_prefill", "gdn_prefill"):
+                add(f"{isa}: {op} T = 512, bf16 products, speed over fp32",
+                    quotient(ours(op, "avx512", 1, 512), ours(op, isa, 1, 512, products="bf16")), 1.5)
+        elif narrow:
+            for t in threads_of(r):
+                add(f"{isa}: decode N = 32, bf16 state, speed over f32, {t} thread{'s' * (t > 1)}",
+                    quotient(ours("kda_decode", isa, 32, 1, t), ours("kda_decode", isa, 32, 1, t, state="bf16")), 1.2 if t == 1 else 1.5)
         add(f"{isa}: prefill T = 512, key-major over value-major", quotient(ours("kda_prefill", isa, 1, 512, layout="key_major"), p), 1.05, False)
         add(f"{isa}: decode N = 32, key-major over value-major",
             quotient(ours("kda_decode", isa, 32, 1, layout="key_major"), d32), 1.12, False)

@@ -213,11 +213,15 @@ template <class Spec> struct layer_inputs {
   void add_state(deviation& d, index n, index h, const ref::values& s) const {
     d.add(state(n, h), head_dim, t::state::order == kda::layout::key_major ? s : transposed(s));
   }
-  /// Of fp32 products: 1e-5, twice that beyond 4096 tokens.
+  /// Of fp32 products 1e-5, twice that beyond 4096 tokens; of bf16 products 2^-6.
   [[nodiscard]] double bound() const {
     index longest = 0;
     for (index n = 0; n < sequences.size(); ++n) longest = std::max(longest, sequences.length(n));
-    return std::max({longest > 4096 ? 2e-5 : 1e-5, rounding<typename types::out>(), 2 * rounding<state_type>()});
+    const bool rounds = std::is_same_v<typename t::products::type, kda::bf16>;
+    return std::max({rounds           ? 0x1p-6
+                     : longest > 4096 ? 2e-5
+                                      : 1e-5,
+                     rounding<typename types::out>(), 2 * rounding<state_type>()});
   }
 };
 

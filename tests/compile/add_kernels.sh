@@ -25,7 +25,7 @@ refused() { # refused SENTENCE ARGUMENTS [CMAKE OPTIONS]
     { printf 'kda_add_kernels(%s) should say only: %s\nand says:\n%s\n' "$arguments" "$sentence" "$output" >&2; exit 1; }
 }
 cxx=$1
-refused "kda_add_kernels(engine ...): unknown ISA sse9 (known: avx512, avx2, scalar)" "engine;NAME;k;SOURCE;k.cpp;ISAS;scalar;sse9"
+refused "kda_add_kernels(engine ...): unknown ISA sse9 (known: avx512_bf16, avx512, avx2, scalar)" "engine;NAME;k;SOURCE;k.cpp;ISAS;scalar;sse9"
 refused "kda_add_kernels(engine ...): ISA avx2 is not one of aarch64" "engine;NAME;k;SOURCE;k.cpp;ISAS;avx2" \
   -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64
 refused "kda_add_kernels(engine ...): ISAS is empty" "engine;NAME;k;SOURCE;k.cpp;ISAS"

@@ -16,7 +16,7 @@ done
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast -Wdouble-promotion -Wundef -Werror"
 bare="-fno-exceptions -fno-rtti"
 case $(uname -m) in
-  x86_64) isas="scalar avx2 avx512" ;;
+  x86_64) isas="scalar avx2 avx512 avx512_bf16" ;;
   *) isas="scalar" ;;
 esac
 isa_flags() { # isa_flags ISA: what kda_add_kernels() compiles it with
@@ -24,6 +24,7 @@ isa_flags() { # isa_flags ISA: what kda_add_kernels() compiles it with
     scalar) echo "-DKDA_TARGET_SCALAR=1" ;;
     avx2) echo "-DKDA_TARGET_AVX2=1 -mavx2 -mfma -mf16c" ;;
     avx512) echo "-DKDA_TARGET_AVX512=1 -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl" ;;
+    avx512_bf16) echo "-DKDA_TARGET_AVX512_BF16=1 -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl -mavx512bf16" ;;
   esac
 }
 

@@ -6,11 +6,11 @@ using kda::activation, kda::bf16, kda::conv_state, kda::layout, kda::weight;
 
 using glm =
     kda::spec<kda::decay::per_channel, kda::gate::bounded, kda::beta::logits, kda::qk::l2_normalized, kda::io<bf16>,
-              kda::state<float, layout::value_major>, kda::dims<128, 128>,
+              kda::state<float, layout::value_major>, kda::products<bf16>, kda::dims<128, 128>,
               kda::conv<activation::silu, conv_state::time_major>, kda::norm<activation::sigmoid, weight::before_cast>>;
 using qwen =
     kda::spec<kda::decay::per_head, kda::gate::softplus, kda::beta::logits_doubled, kda::qk::l2_normalized,
-              kda::io<float>, kda::state<bf16, layout::key_major>, kda::head_map::tiled,
+              kda::io<float>, kda::state<bf16, layout::key_major>, kda::products<bf16>, kda::head_map::tiled,
               kda::conv<activation::none, conv_state::channel_major>, kda::norm<activation::silu, weight::after_cast>>;
 using given = kda::spec<kda::decay::per_channel, kda::gate::given, kda::beta::given, kda::qk::as_given,
                         kda::io<bf16, float, float, float>, kda::state<bf16, layout::value_major>>;

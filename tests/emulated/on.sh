@@ -3,7 +3,7 @@
 # Runs a test program for one ISA: on this CPU if it has that ISA, else on an emulated CPU that has just that.
 #   on.sh [--file PATH]... ISA PROGRAM [ARGS...]
 #   on.sh --native                prints the ISAs that this CPU has, semicolons between
-#     ISA          scalar, avx2 or avx512
+#     ISA          scalar, avx2, avx512 or avx512_bf16
 #     --file PATH  a file or folder that the program reads; the emulator sees it under the same absolute path
 #   KDA_FORCE_EMULATION=1    emulates whatever this CPU has
 #   KDA_EMULATION_TIMEOUT=S  the program's time limit in the emulator (default 900 s)
@@ -22,11 +22,12 @@ has() {
     scalar) needed="" ;;
     avx2) needed="avx2 fma f16c" ;;
     avx512) needed="avx2 fma f16c avx512f avx512cd avx512bw avx512dq avx512vl" ;;
+    avx512_bf16) needed="avx2 fma f16c avx512f avx512cd avx512bw avx512dq avx512vl avx512_bf16" ;;
   esac
   for flag in $needed; do [[ $cpu_flags == *" $flag "* ]] || return 1; done
 }
 if [ "${1:-}" = --native ]; then
-  for isa in scalar avx2 avx512; do ! has $isa || echo $isa; done | paste -sd ';'
+  for isa in scalar avx2 avx512 avx512_bf16; do ! has $isa || echo $isa; done | paste -sd ';'
   exit
 fi
 
@@ -47,7 +48,8 @@ case $isa in
   scalar) model=core2_penryn_t9600 ;;
   avx2) model=corei7_haswell_4770 ;;
   avx512) model=corei7_skylake_x ;;
-  *) die "unknown ISA: $isa (scalar, avx2 or avx512)" ;;
+  avx512_bf16) model=sapphire_rapids ;;
+  *) die "unknown ISA: $isa (scalar, avx2, avx512 or avx512_bf16)" ;;
 esac
 if [ "${KDA_FORCE_EMULATION:-}" != 1 ] && has "$isa"; then
   echo "isa $isa: native"

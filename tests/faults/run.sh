@@ -61,8 +61,8 @@ cmake --build "$pristine/build" --parallel "$(nproc)" --target kda_tests kda_gol
 run_tests() {
   local program=kda_tests filter=(--abort)
   case ${bys[$2]} in golden) program=kda_golden_test filter=() ;; ?*) filter+=("${bys[$2]}") ;; esac
-  (cd "$1/tests" && KDA_TEST_ISA=${isas[$2]} KDA_GOLDEN_DIR=$root/golden timeout 300 "$1/build/tests/$program" "${filter[@]}"
-    exit $?) > "$3" 2>&1 < /dev/null
+  (cd "$1/tests" && KDA_GOLDEN_DIR=$root/golden timeout 900 "$root/tests/emulated/on.sh" --file "$root/golden" "${isas[$2]}" \
+    "$1/build/tests/$program" "${filter[@]}"; exit $?) > "$3" 2>&1 < /dev/null
 }
 declare -A passed=()
 for i in "${chosen[@]}"; do

@@ -30,7 +30,7 @@ constexpr std::size_t size(index n) { return static_cast<std::size_t>(n); }
 inline kda::isa current_isa() {
   const char* wanted = std::getenv("KDA_TEST_ISA");
   if (wanted == nullptr) return kda::best_isa();
-  for (const kda::isa i : {kda::isa::scalar, kda::isa::avx2, kda::isa::avx512})
+  for (const kda::isa i : kda::all_isas)
     if (std::string(wanted) == kda::name(i)) return i;
   throw std::runtime_error("KDA_TEST_ISA names no ISA");
 }
@@ -38,12 +38,24 @@ inline kda::isa current_isa() {
 /// Under the emulator, or as slow for another reason (sanitizers): a test should shrink its sizes.
 inline bool emulated() { return std::getenv("KDA_EMULATED") != nullptr || std::getenv("KDA_TEST_SMALL") != nullptr; }
 
+template <class Spec, class... Specs> const kda::table<Spec>* table_in(kda::kernel_list<Specs...> list, kda::isa isa) {
+  const auto* t = kda::select_exactly(list, isa);
+  return t == nullptr ? nullptr : &t->template get<Spec>();
+}
+
+/// The table of a spec for an ISA; null if it was not built, or this CPU lacks the ISA.
+template <class Spec> const kda::table<Spec>* kernels_on(kda::isa isa, bool one_by_one = false) {
+  if constexpr (std::is_base_of_v<kda::table<Spec>, kda::tables<KDA_PRODUCTS_SPECS>>)
+    return table_in<Spec>(one_by_one ? products_kernels_1x1 : products_kernels, isa);
+  else
+    return table_in<Spec>(one_by_one ? test_kernels_1x1 : test_kernels, isa);
+}
+
 /// The table of a spec for the current ISA. Not having one is an error, never a skip.
 template <class Spec> const kda::table<Spec>& kernels_of(bool one_by_one = false) {
-  const auto* t = one_by_one ? kda::select_exactly(test_kernels_1x1, current_isa())
-                             : kda::select_exactly(test_kernels, current_isa());
+  const kda::table<Spec>* t = kernels_on<Spec>(current_isa(), one_by_one);
   if (t == nullptr) throw std::runtime_error("no kernels for this ISA");
-  return t->template get<Spec>();
+  return *t;
 }
 
 // ---- numbers --------------------------------------------------------------------------------------------------------

@@ -201,6 +201,21 @@ template <class Spec> regime negative_eigenvalues() {
   return r;
 }
 
+/// Bounds of products of bf16, whose factors are off by up to 2^-9, in outputs and states. The larger one: where one key
+/// comes again and again each token's error meets the next ones', and what is left of a large state is off by 2^-9 of it.
+inline constexpr double products_bound = 0x1p-6, hard_products_bound = 0x1p-4;
+
+/// The regimes that products of bf16 are held to, in prefill.
+template <class Spec> std::vector<regime> products_regimes() {
+  std::vector<regime> regimes = {
+      ordinary<Spec>(), strong_decay<Spec>(),       total_decay_once<Spec>(), middling_decay<Spec>(),
+      no_decay<Spec>(), one_decaying_token<Spec>(), slow_decay<Spec>(),       negative_eigenvalues<Spec>()};
+  for (regime& r : regimes) r.bound = products_bound;
+  for (const regime& r : {forgotten_state<Spec>(), repeated_keys<Spec>()})
+    regimes.push_back({r.name, hard_products_bound, r.problems});
+  return regimes;
+}
+
 /// Relative error of outputs before their last rounding: the distance to what rounds to them.
 inline double error_before_rounding(const std::vector<float>& got, const std::vector<double>& want) {
   return relative_error(got, want);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The specs that the tests run: every option at least once, and every pair of options that meet in one loop. Kernels
-// for them are compiled once per ISA from tests/kernels.cpp; the tests themselves are baseline code and drive the
-// tables.
+// for them are compiled once per ISA from tests/kernels.cpp and, with bf16 products, products_kernels.cpp; the tests
+// themselves are baseline code and drive the tables.
 #pragma once
 #include <kda/args.hpp>
 #include <kda/dispatch.hpp>
@@ -80,6 +80,15 @@ using qwen_float_stages =
               f32_key_major, kda::conv<activation::silu, conv_state::channel_major>,
               kda::norm<activation::silu, weight::after_cast>>;
 
+// products of bf16, and what they are compared with
+using kda_products = given<per_channel, f32_key_major, as_given, kda::products<bf16>>;
+using gdn_products = given<per_head, bf16_value_major, normalized, kda::products<bf16>>;
+using gdn_bf16_value = given<per_head, bf16_value_major, normalized>;
+using glm_products =
+    kda::spec<per_channel, kda::gate::bounded, kda::beta::logits, normalized, io<bf16>, f32_value_major,
+              kda::products<bf16>, kda::dims<128, 128>, kda::conv<activation::silu, conv_state::time_major>,
+              kda::norm<activation::sigmoid, weight::before_cast>>;
+
 }  // namespace specs
 
 #define KDA_TEST_SPECS                                                                                            \
@@ -89,6 +98,10 @@ using qwen_float_stages =
       specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::gdn_bounded, specs::glm, specs::qwen,  \
       specs::kda_mixed, specs::glm_float_stages, specs::qwen_float_stages
 
+#define KDA_PRODUCTS_SPECS specs::kda_products, specs::gdn_products, specs::gdn_bf16_value, specs::glm_products
+
 KDA_DECLARE_KERNELS(test_kernels, KDA_TEST_SPECS)
+KDA_DECLARE_KERNELS(products_kernels, KDA_PRODUCTS_SPECS)
 // The same, with every register-blocked loop forced to one row and one vector.
 KDA_DECLARE_KERNELS(test_kernels_1x1, KDA_TEST_SPECS)
+KDA_DECLARE_KERNELS(products_kernels_1x1, KDA_PRODUCTS_SPECS)

@@ -259,7 +259,7 @@ KDA_INLINE void split_words(__m512i words, pair& x) {
   x[0] = {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)))};
   x[1] = {vec::batch(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536))))};
 }
-#if defined(__AVX512BF16__)
+#if KDA_ISA_IS_AVX512_BF16()
 // The instruction takes denormals for zeros; within an fp_scope arithmetic makes none.
 KDA_INLINE __m512i join_words(const pair& x) {
   const __m512bh words = _mm512_cvtne2ps_pbh(x[1].x, x[0].x);  // all even, then all odd
@@ -446,8 +446,32 @@ KDA_INLINE void load_columns(const float* p, vec (&y)[4]) {
 }
 #endif
 
-// Asks for the cache line at p, into the L2 cache where there is a choice.
-KDA_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+// ---- pairs of bf16 as one factor -------------------------------------------------------------------------------------
+
+#if KDA_ISA_IS_AVX512_BF16()
+/// Two neighbours of a sum's terms, rounded to bf16: one instruction multiplies such pairs and adds both products.
+struct alignas(4) bf16_pair {
+  bf16 first, second;
+};
+struct pair_vec {
+  __m512i x;
+};
+KDA_INLINE pair_vec broadcast(bf16_pair p) { return {_mm512_set1_epi32(__builtin_bit_cast(int, p))}; }
+KDA_INLINE pair_vec load(const bf16_pair* p) { return {_mm512_loadu_si512(p)}; }
+KDA_INLINE void store(bf16_pair* p, pair_vec a) { _mm512_storeu_si512(p, a.x); }
+/// Lane i: the pair of lanes i of a and b.
+KDA_INLINE pair_vec join(vec a, vec b) {
+  const pair x = {a, b};
+  return {join_words(x)};
+}
+/// c + a.first * b.first + a.second * b.second; denormals count as zero.
+KDA_INLINE vec fma(pair_vec a, pair_vec b, vec c) {
+  return {vec::batch(_mm512_dpbf16_ps(c.x, __builtin_bit_cast(__m512bh, a.x), __builtin_bit_cast(__m512bh, b.x)))};
+}
+#endif
+
+// Asks for the cache line at p, into L1: into L2 (prefetcht1) it gained nothing on Zen 4.
+KDA_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
 // x within [low, high]; a NaN stays a NaN.
 KDA_INLINE vec clamp(vec x, float low, float high) { return min(broadcast(high), max(broadcast(low), x)); }
