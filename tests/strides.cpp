@@ -77,9 +77,10 @@ template <class T> class storage {
 
 // One storage for each type that a spec may name.
 struct storages {
-  std::tuple<storage<float>, storage<kda::bf16>> both;
-  storages(form f, testing::index tokens) : both(storage<float>(f, tokens), storage<kda::bf16>(f, tokens)) {}
-  template <class T> storage<T>& of() { return std::get<storage<T>>(both); }
+  std::tuple<storage<float>, storage<kda::bf16>, storage<kda::f16>> all;
+  storages(form f, testing::index tokens)
+      : all(storage<float>(f, tokens), storage<kda::bf16>(f, tokens), storage<kda::f16>(f, tokens)) {}
+  template <class T> storage<T>& of() { return std::get<storage<T>>(all); }
   template <class T, std::size_t Rank>
   requires(Rank > 1) void move_in(kda::view<const T, Rank>& v) { v = of<T>().put(v); }
   template <class Array> void move_in(const Array&) {}  // vectors and lists lie in one piece
@@ -99,7 +100,7 @@ void check_forms(const kda::view<T, Rank>& packed_out, const std::vector<T>& wan
     const storages before = memory;
     REQUIRE(run(out));
     CHECK(same_bits(gathered(out), want));
-    CHECK(memory.of<T>().same_but(out, std::get<storage<T>>(before.both)));
+    CHECK(memory.of<T>().same_but(out, std::get<storage<T>>(before.all)));
   }
 }
 
