@@ -27,10 +27,9 @@ struct saved_state_header {
   std::uint64_t checksum = 0;
 };
 static_assert(sizeof(saved_state_header) == 96, "kda: a header without gaps");
-template <class T>
-inline constexpr std::uint32_t type_code = std::is_same_v<T, float>  ? 4
-                                           : std::is_same_v<T, bf16> ? 2
-                                                                     : 3;
+template <class T> consteval std::uint32_t type_code() {
+  return std::is_same_v<T, float> ? 4 : std::is_same_v<T, bf16> ? 2 : 3;
+}
 
 struct no_windows {};
 template <class Spec>
@@ -62,13 +61,13 @@ template <class Spec> KDA_INLINE bool has_windows(const saved_state_args<Spec>& 
 template <class Spec> KDA_NOINLINE detail::saved_state_header header_of(const saved_state_args<Spec>& a) {
   using t = detail::traits<Spec>;
   detail::saved_state_header h;
-  h.state_type = detail::type_code<typename t::state::type>;
+  h.state_type = detail::type_code<typename t::state::type>();
   h.state_layout = static_cast<std::uint32_t>(t::state::order);
   h.value_heads = a.value_heads, h.key_dim = a.key_dim, h.value_dim = a.value_dim;
   h.payload = times(times(times(a.value_heads, a.key_dim), a.value_dim), sizeof(typename t::state::type));
   if constexpr (t::conv::present)
     if (has_windows(a)) {
-      h.window_type = detail::type_code<typename t::io::qkv>;
+      h.window_type = detail::type_code<typename t::io::qkv>();
       h.window_layout = static_cast<std::uint32_t>(t::conv::order);
       h.channels = a.channels, h.columns = spelt_out<t::conv::order>(a.conv_states, a.channels, a.width).columns;
       h.payload = plus(h.payload, times(times(h.channels, h.columns), sizeof(typename t::io::qkv)));
