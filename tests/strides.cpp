@@ -110,7 +110,8 @@ TEMPLATE_TEST_CASE("the delta rule takes its tensors as they lie", "[strides]", 
                    prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>,
                    prefill_call<specs::kda_bounded>, decode_call<specs::gdn_softplus>,
                    prefill_call<specs::gdn_softplus>, decode_call<specs::kda_mixed>, prefill_call<specs::kda_mixed>,
-                   decode_call<specs::qwen>, prefill_call<specs::qwen>) {
+                   decode_call<specs::qwen>, prefill_call<specs::qwen>, decode_call<specs::kda_f16>,
+                   prefill_call<specs::gdn_f16_stages>) {
   const std::vector<sequence> batch{continued(18, 1, 1), fresh(1, 2, 0), continued(4, 3, 2)};
   const auto before = TestType::pool_of(4, 1);
   TestType plain(batch, before), strided(batch, before);
@@ -188,7 +189,8 @@ TEMPLATE_TEST_CASE("slots may lie any distance apart", "[strides]", KDA_TEST_CAL
 }
 
 TEMPLATE_TEST_CASE("the convolution takes its tensors as they lie", "[strides]", conv_call<specs::kda_bounded>,
-                   conv_call<specs::gdn_softplus>, conv_call<specs::glm>, conv_call<specs::qwen>) {
+                   conv_call<specs::gdn_softplus>, conv_call<specs::glm>, conv_call<specs::qwen>,
+                   conv_call<specs::kda_f16>) {
   using type = typename TestType::type;
   const std::vector<sequence> batch{continued(6, 1, 1), fresh(2, 2, 0), continued(1, 3, 2)};
   const auto before = TestType::pool_of(4, 1);
@@ -237,7 +239,7 @@ TEMPLATE_TEST_CASE("the convolution takes its tensors as they lie", "[strides]",
 }
 
 TEMPLATE_TEST_CASE("gate, beta, l2norm and norm take their tensors as they lie", "[strides]", specs::kda_bounded,
-                   specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen) {
+                   specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen, specs::kda_f16) {
   token_operations<TestType> x({.T = 19, .H = 2, .HV = 4, .K = 20, .V = 19});
   x.for_each([](auto call, auto args) {
     REQUIRE(call(args, scratch(0), kda::serial));
