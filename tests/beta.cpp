@@ -7,8 +7,9 @@
 namespace testing {
 namespace {
 
-#define KDA_BETA_FORMS \
-  specs::kda_bounded, specs::kda_softplus, specs::gdn_bounded, specs::gdn_softplus, specs::glm, specs::qwen
+#define KDA_BETA_FORMS                                                                                       \
+  specs::kda_bounded, specs::kda_softplus, specs::gdn_bounded, specs::gdn_softplus, specs::glm, specs::qwen, \
+      specs::kda_f16
 
 template <class Spec> using beta_type = typename kda::detail::traits<Spec>::io::beta;
 template <class Spec>
@@ -28,7 +29,7 @@ template <class Spec> std::vector<float> beta(const std::vector<beta_type<Spec>>
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("beta is the sigmoid of its logit to the last places, bf16 logits included", "[beta]",
+TEMPLATE_TEST_CASE("beta is the sigmoid of its logit to the last places, bf16 and f16 logits included", "[beta]",
                    KDA_BETA_FORMS) {
   random_numbers r(1);
   const index T = 700, HV = 3;

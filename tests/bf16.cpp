@@ -39,7 +39,7 @@ std::vector<bf16> narrowed(std::vector<float> x) {
   const std::size_t n = x.size();
   x.resize((n + 15) / 16 * 16);
   std::vector<bf16> y(x.size());
-  math().narrow(x.data(), y.data(), std::ssize(x));
+  math().bf16.narrow(x.data(), y.data(), std::ssize(x));
   y.resize(n);
   return y;
 }
@@ -54,7 +54,7 @@ TEST_CASE("every bf16 comes back from float as it was, and a signalling NaN come
   std::vector<bf16> all(0x10000);
   for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) all[bits].bits = static_cast<std::uint16_t>(bits);
   std::vector<float> wide(all.size());
-  math().widen(all.data(), wide.data(), std::ssize(wide));
+  math().bf16.widen(all.data(), wide.data(), std::ssize(wide));
   const std::vector<bf16> back = narrowed(wide);
   index wrong = 0;
   for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {
@@ -102,7 +102,7 @@ TEST_CASE("vectors of floats are rounded bit for bit as single ones", "[bf16]") 
 TEST_CASE("rounding a vector in registers is a store and a load", "[bf16]") {
   std::vector<float> x = hard_floats();
   std::vector<float> y(x.size());
-  math().rounded_to_bf16(x.data(), y.data(), std::ssize(x));
+  math().bf16.rounded(x.data(), y.data(), std::ssize(x));
   index wrong = 0;
   for (std::size_t i = 0; i < x.size(); ++i)
     wrong += bits_of(y[i]) == bits_of(kda::to_float(kda::to_bf16(x[i]))) ? 0 : 1;

@@ -7,8 +7,9 @@
 namespace testing {
 namespace {
 
-#define KDA_CONVOLUTIONS \
-  specs::kda_bounded, specs::kda_softplus, specs::gdn_bounded, specs::gdn_softplus, specs::glm, specs::qwen
+#define KDA_CONVOLUTIONS                                                                                     \
+  specs::kda_bounded, specs::kda_softplus, specs::gdn_bounded, specs::gdn_softplus, specs::glm, specs::qwen, \
+      specs::kda_f16
 
 template <class Spec> using element = typename kda::detail::traits<Spec>::io::qkv;
 template <class Spec> using elements = std::vector<element<Spec>>;

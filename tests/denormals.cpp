@@ -78,7 +78,7 @@ constexpr unsigned all_masked = 0x1f80, flush_to_zero = 0x8000, denormals_are_ze
                    towards_zero = 0x6000, inexact_flag = 0x0020, underflow_flag = 0x0010;
 
 TEMPLATE_TEST_CASE("the caller's floating-point environment changes no bit and is left as it was", "[denormals]",
-                   KDA_DENORMAL_SPECS, specs::kda_bounded, specs::gdn_softplus, specs::kda_bf16_value) {
+                   KDA_DENORMAL_SPECS, specs::kda_bounded, specs::gdn_softplus, specs::kda_bf16_value, specs::kda_f16) {
   problem p = ordinary_problem<TestType>({150, 1, 1, 16, 24}, 122);
   // a state half of which decays through the denormals
   for (std::size_t i = 0; i < p.state.size(); i += 2) p.state[i] *= 1e-30f;

@@ -41,11 +41,13 @@ TEMPLATE_TEST_CASE("any K up to 256 and any V are right, and nothing past a tens
   for (const geometry& g : all_widths(emulated() ? 5 : 19)) hold<TestType>(g, ordinary_bound, ordinary_bound);
 }
 
-// Rounding to bf16's 8 bits costs up to 2^-8 of the number; the error before it is within the bound as above.
-TEMPLATE_TEST_CASE("any K and V are right with bf16 tensors", "[dimensions]", specs::kda_mixed, specs::qwen) {
-  constexpr bool rounds = sizeof(typename kda::detail::traits<TestType>::io::out) == 2;
-  for (const geometry& g : all_widths(6))
-    hold<TestType>(g, rounds ? 0x1p-8 + ordinary_bound : ordinary_bound, ordinary_bound);
+// Rounding to bf16's 8 bits costs up to 2^-8 of the number, to f16's 11 bits 2^-11; the error before it is within the
+// bound as above.
+TEMPLATE_TEST_CASE("any K and V are right with tensors of 16 bits", "[dimensions]", specs::kda_mixed, specs::qwen,
+                   specs::kda_f16) {
+  using out = typename kda::detail::traits<TestType>::io::out;
+  constexpr double rounding = std::is_same_v<out, float> ? 0 : std::is_same_v<out, kda::bf16> ? 0x1p-8 : 0x1p-11;
+  for (const geometry& g : all_widths(6)) hold<TestType>(g, rounding + ordinary_bound, ordinary_bound);
 }
 
 TEMPLATE_TEST_CASE("any K and V are right with a bf16 state", "[dimensions]", specs::kda_bf16_key,

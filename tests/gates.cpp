@@ -7,9 +7,10 @@
 namespace testing {
 namespace {
 
-#define KDA_GATE_LAWS \
-  specs::kda_bounded, specs::kda_softplus, specs::gdn_bounded, specs::gdn_softplus, specs::glm, specs::qwen
-#define KDA_BOUNDED_LAWS specs::kda_bounded, specs::gdn_bounded, specs::glm
+#define KDA_GATE_LAWS                                                                                        \
+  specs::kda_bounded, specs::kda_softplus, specs::gdn_bounded, specs::gdn_softplus, specs::glm, specs::qwen, \
+      specs::kda_f16
+#define KDA_BOUNDED_LAWS specs::kda_bounded, specs::gdn_bounded, specs::glm, specs::kda_f16
 
 template <class Spec> using law_of = typename kda::detail::traits<Spec>::gate;
 template <class Spec> using gate_type = typename kda::detail::traits<Spec>::io::gate;

@@ -107,7 +107,7 @@ TEMPLATE_TEST_CASE("the delta rule stays within its arrays", "[guard_pages]", de
                    decode_call<specs::kda_bf16_key>, prefill_call<specs::kda_bf16_key>,
                    decode_call<specs::kda_bf16_value>, prefill_call<specs::kda_bf16_value>,
                    decode_call<specs::kda_mixed>, prefill_call<specs::kda_mixed>, decode_call<specs::qwen>,
-                   prefill_call<specs::qwen>) {
+                   prefill_call<specs::qwen>, decode_call<specs::kda_f16>, prefill_call<specs::kda_f16>) {
   check_call<TestType>({.T = 0, .H = 1, .HV = 2, .K = 1, .V = 1});
   check_call<TestType>({.T = 0, .H = 1, .HV = 1, .K = 5, .V = 3});
   check_call<TestType>({.T = 0, .H = 1, .HV = 2, .K = 16, .V = 17});
@@ -117,7 +117,8 @@ TEMPLATE_TEST_CASE("the delta rule stays within its arrays", "[guard_pages]", de
 }
 
 TEMPLATE_TEST_CASE("the convolution stays within its arrays", "[guard_pages]", conv_call<specs::kda_bounded>,
-                   conv_call<specs::gdn_softplus>, conv_call<specs::glm>, conv_call<specs::qwen>) {
+                   conv_call<specs::gdn_softplus>, conv_call<specs::glm>, conv_call<specs::qwen>,
+                   conv_call<specs::kda_f16>) {
   check_call<TestType>({.channels = 1, .width = 2, .columns = 1});
   check_call<TestType>({.channels = 7, .width = 3, .columns = 2});
   check_call<TestType>({.channels = 33, .width = 4, .columns = 3});
@@ -125,7 +126,7 @@ TEMPLATE_TEST_CASE("the convolution stays within its arrays", "[guard_pages]", c
 }
 
 TEMPLATE_TEST_CASE("gate, beta, l2norm and norm stay within their arrays", "[guard_pages]", specs::kda_bounded,
-                   specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen) {
+                   specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen, specs::kda_f16) {
   for (const testing::index dim : {1, 5, 16, 31, 33}) {
     CAPTURE(dim);
     token_operations<TestType> x({.T = 17, .H = 1, .HV = 2, .K = dim, .V = dim});

@@ -9,7 +9,7 @@ namespace {
 
 constexpr float qk_eps = 1e-6f;
 
-template <class Spec> using element = typename kda::detail::traits<Spec>::io::qkv;
+template <class Spec> using element = typename kda::types<Spec>::stage_qkv;
 
 template <class Spec>
 std::vector<float> l2norm(const std::vector<element<Spec>>& x, index rows, index K, float eps, float scale) {
@@ -42,7 +42,7 @@ constexpr double bound = 6e-7;  // relative to the row's largest: the sum of 256
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("rows of any length are normalised", "[l2norm]", specs::kda_norm_key, specs::glm) {
+TEMPLATE_TEST_CASE("rows of any length are normalised", "[l2norm]", specs::kda_norm_key, specs::glm, specs::kda_f16) {
   random_numbers r(1);
   for (index K = 1; K <= 256; K += K < 70 && !emulated() ? 1 : 13) {
     CAPTURE(K);
@@ -52,11 +52,13 @@ TEMPLATE_TEST_CASE("rows of any length are normalised", "[l2norm]", specs::kda_n
 }
 
 TEMPLATE_TEST_CASE("eps stands inside the root, on the sum of squares, at every amplitude", "[l2norm]",
-                   specs::kda_norm_key, specs::glm) {
+                   specs::kda_norm_key, specs::glm, specs::kda_f16) {
   random_numbers r(2);
-  for (const double amplitude : {1e15, 6e4, 1., 0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-12})
+  constexpr bool is_f16 = std::is_same_v<element<TestType>, kda::f16>;
+  for (const double amplitude : {1e15, 6e4, 1e4, 1., 0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-12})
     for (const float eps : {qk_eps, 0.f, 1e-12f, 0.5f}) {
-      if (eps == 0.f && amplitude < 1e-6) continue;  // squares that are denormal are 0
+      if (eps == 0.f && amplitude < (is_f16 ? 1e-4 : 1e-6)) continue;  // squares that are denormal are 0, as is 1e-12
+      if (is_f16 && amplitude > 1e4) continue;                         // infinity
       for (const index K : {1, 24, 128}) {
         CAPTURE(amplitude, eps, K);
         CHECK(error_of<TestType>(r.normals(3 * K, amplitude), 3, K, eps, -0.3f) <= bound);
@@ -64,8 +66,29 @@ TEMPLATE_TEST_CASE("eps stands inside the root, on the sum of squares, at every 
     }
 }
 
-TEMPLATE_TEST_CASE("a row of zeros stays zero, and a NaN stays in its row", "[l2norm]", specs::kda_norm_key,
-                   specs::glm) {
+// Their squares, and from two channels on the root of their sum, are no halves.
+TEST_CASE("rows of the largest halves are normalised", "[l2norm]") {
+  random_numbers r(8);
+  for (const index K : {1, 2, 24, 37, 256}) {
+    std::vector<float> x(size(3 * K));
+    for (float& e : x) e = r.uniform() < 0.5 ? 65504.f : -65504.f;
+    CAPTURE(K);
+    CHECK(error_of<specs::kda_f16>(x, 3, K, qk_eps, 1) <= bound);
+    CHECK(error_of<specs::gdn_f16_stages>(x, 3, K, qk_eps, 1) <= bound);
+  }
+  problem p = ordinary_problem<specs::kda_f16>({20, 1, 2, 256, 16}, 9);
+  for (auto* x : {&p.q, &p.k})
+    for (float& e : *x) e = std::copysign(65504.f, e);
+  const exact e = reference_of<specs::kda_f16>(p);
+  for (const core c : {core::decode, core::prefill}) {
+    const outcome<specs::kda_f16> o = run<specs::kda_f16>(p, {c});
+    CHECK(disagreements(o.out, e.out, ordinary_bound) == 0);
+    CHECK(relative_error(o.state, e.state) <= ordinary_bound);
+  }
+}
+
+TEMPLATE_TEST_CASE("a row of zeros stays zero, and a NaN stays in its row", "[l2norm]", specs::kda_norm_key, specs::glm,
+                   specs::kda_f16) {
   random_numbers r(3);
   const index K = 37;
   std::vector<float> values = r.normals(4 * K);

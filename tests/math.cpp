@@ -115,8 +115,8 @@ TEST_CASE("elementary functions are exact where the kernels rely on it", "[math]
 TEST_CASE("a NaN gives a NaN, and only in its own lane", "[math]") {
   const math_table& m = math();
   random_numbers r(1);
-  for (const auto function :
-       {m.exp, m.exp_nonpositive, m.expm1_nonpositive, m.sigmoid, m.log1p_ratio, m.silu, m.sqrt, m.rounded_to_bf16}) {
+  for (const auto function : {m.exp, m.exp_nonpositive, m.expm1_nonpositive, m.sigmoid, m.log1p_ratio, m.silu, m.sqrt,
+                              m.bf16.rounded, m.f16.rounded}) {
     const std::vector<float> clean = r.uniforms(32, 0, 1);
     const std::vector<float> expected = applied(function, clean);
     std::size_t lane = 0;
@@ -155,14 +155,17 @@ TEST_CASE("a partial load reads its elements and no byte more, and fills up with
   for (index n = 0; n <= m.lanes; ++n) {
     const std::vector<float> x = r.normals(n);
     const guarded<float> wide(x);
-    const guarded<kda::bf16> narrow(rounded_to<kda::bf16>(x));
-    float got[16], got_bf16[16];
+    const guarded<kda::bf16> bf16(rounded_to<kda::bf16>(x));
+    const guarded<kda::f16> f16(rounded_to<kda::f16>(x));
+    float got[16], got_bf16[16], got_f16[16];
     m.load(wide.data(), n, got);
-    m.load_bf16(narrow.data(), n, got_bf16);
+    m.bf16.load(bf16.data(), n, got_bf16);
+    m.f16.load(f16.data(), n, got_f16);
     for (index i = 0; i < m.lanes; ++i) {
       CAPTURE(n, i);
       CHECK(bits_of(got[i]) == (i < n ? bits_of(x[size(i)]) : 0));
-      CHECK(bits_of(got_bf16[i]) == (i < n ? bits_of(kda::to_float(narrow[size(i)])) : 0));
+      CHECK(bits_of(got_bf16[i]) == (i < n ? bits_of(kda::to_float(bf16[size(i)])) : 0));
+      CHECK(bits_of(got_f16[i]) == (i < n ? bits_of(kda::to_float(f16[size(i)])) : 0));
     }
   }
 }
@@ -176,14 +179,17 @@ TEST_CASE("a partial store writes its elements and no byte more", "[math]") {
     for (const index after :
          {index{0}, m.lanes}) {  // at the guard page, and where a longer store would not be noticed by it
       const guarded<float> wide(size(before + n + after));
-      const guarded<kda::bf16> narrow(size(before + n + after));
+      const guarded<kda::bf16> bf16(size(before + n + after));
+      const guarded<kda::f16> f16(size(before + n + after));
       m.store(x.data(), wide.data() + before, n);
-      m.store_bf16(x.data(), narrow.data() + before, n);
+      m.bf16.store(x.data(), bf16.data() + before, n);
+      m.f16.store(x.data(), f16.data() + before, n);
       for (index i = 0; i < before + n + after; ++i) {
         CAPTURE(n, i, after);
         const bool written = i >= before && i < before + n;
         CHECK(bits_of(wide[size(i)]) == (written ? bits_of(x[size(i - before)]) : 0xffffffffu));
-        CHECK(narrow[size(i)].bits == (written ? kda::to_bf16(x[size(i - before)]).bits : 0xffffu));
+        CHECK(bf16[size(i)].bits == (written ? kda::to_bf16(x[size(i - before)]).bits : 0xffffu));
+        CHECK(f16[size(i)].bits == (written ? kda::to_f16(x[size(i - before)]).bits : 0xffffu));
       }
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector functions over arrays, compiled once per ISA: what tests/math.cpp and tests/bf16.cpp measure.
+// The vector functions over arrays, compiled once per ISA: what tests/math.cpp, bf16.cpp and f16.cpp measure.
 #include "support/math_kernels.hpp"
 
 #include <kda/kda.hpp>
@@ -55,6 +55,15 @@ template <class From, class To> void convert(const From* from, To* to, ptrdiff_t
 
 using kda::vec;
 
+template <class T>
+constexpr testing::word_table<T> words{
+    .load = in_scope<load<T>>,
+    .store = in_scope<store<T>>,
+    .widen = in_scope<convert<T, float>>,
+    .narrow = in_scope<convert<float, T>>,
+    .rounded = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::rounded<T>(x); }>>,
+};
+
 constexpr testing::math_table table{
     .lanes = lanes,
     .fused = fused,
@@ -65,7 +74,6 @@ constexpr testing::math_table table{
     .log1p_ratio = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::log1p_ratio(x); }>>,
     .silu = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::silu(x); }>>,
     .sqrt = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::sqrt(x); }>>,
-    .rounded_to_bf16 = in_scope<unary<[](vec x) KDA_INLINE_LAMBDA { return kda::rounded<kda::bf16>(x); }>>,
     .fma = in_scope<ternary<[](vec a, vec b, vec c) KDA_INLINE_LAMBDA { return kda::fma(a, b, c); }>>,
     .fnma = in_scope<ternary<[](vec a, vec b, vec c) KDA_INLINE_LAMBDA { return kda::fnma(a, b, c); }>>,
     .clamp = in_scope<clamp>,
@@ -74,10 +82,8 @@ constexpr testing::math_table table{
     .transpose = in_scope<transpose>,
     .load = in_scope<load<float>>,
     .store = in_scope<store<float>>,
-    .load_bf16 = in_scope<load<kda::bf16>>,
-    .store_bf16 = in_scope<store<kda::bf16>>,
-    .widen = in_scope<convert<kda::bf16, float>>,
-    .narrow = in_scope<convert<float, kda::bf16>>,
+    .bf16 = words<kda::bf16>,
+    .f16 = words<kda::f16>,
 };
 
 }  // namespace

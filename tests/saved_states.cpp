@@ -113,13 +113,13 @@ template <class Spec> struct saved_sequence {
   decoded<specs::kda_given_key>, prefilled<specs::kda_given_value>, decoded<specs::kda_bf16_key>,              \
       prefilled<specs::kda_bf16_value>, decoded<specs::kda_bounded>, prefilled<specs::kda_softplus>,           \
       decoded<specs::gdn_softplus>, prefilled<specs::gdn_bounded>, decoded<specs::glm>, prefilled<specs::glm>, \
-      decoded<specs::qwen>, prefilled<specs::qwen>
+      decoded<specs::qwen>, prefilled<specs::qwen>, decoded<specs::kda_f16>, prefilled<specs::kda_f16>
 
 TEMPLATE_TEST_CASE("a sequence that is saved, evicted and restored elsewhere goes on with the same bits", "[saved]",
                    KDA_SAVED_LAYERS) {
   const testing::index tokens = emulated() ? 37 : 75;
   constexpr bool on_grid = std::is_same_v<TestType, prefilled<typename decltype(TestType::rule)::spec>>;
-  constexpr bool exact_cuts = !on_grid || sizeof(typename TestType::t::state::type) == 4;
+  constexpr bool exact_cuts = !on_grid || std::is_same_v<typename TestType::t::state::type, float>;
   TestType straight(tokens);
   straight.run(0, tokens, 0);
   random_numbers r(3);
@@ -154,7 +154,7 @@ TEMPLATE_TEST_CASE("a sequence that is saved, evicted and restored elsewhere goe
 
 TEMPLATE_TEST_CASE("a saved state has one form, whatever the strides of the pools and wherever the buffer lies",
                    "[saved]", decoded<specs::kda_bf16_key>, decoded<specs::kda_bounded>, decoded<specs::gdn_softplus>,
-                   decoded<specs::glm>, decoded<specs::qwen>) {
+                   decoded<specs::glm>, decoded<specs::qwen>, decoded<specs::kda_f16>) {
   TestType x(6);
   x.run(0, 6, 3);
   const auto from = x.args(3);
@@ -347,6 +347,62 @@ TEST_CASE("a saved state of another layout, type or size is refused", "[saved]")
   CHECK(with(key, [](auto& a) { --a.value_dim; }) == "buffer.value_dim");
   CHECK(with(value_time, [](auto& a) { --a.channels; }) == "buffer.channels");
   CHECK(with(value_time, [](auto& a) { --a.conv_states.columns; }) == "buffer.columns");
+}
+
+namespace {
+
+// Two slots of HV = 1, K = 2, V = 3 and C = 2, W = 4, with windows of T that hold all kinds of bits.
+template <class T> struct small_pools {
+  using spec = kda::spec<kda::decay::none, kda::beta::given, kda::qk::as_given, kda::io<T>, specs::f32_key_major,
+                         kda::conv<kda::activation::none, kda::conv_state::channel_major>>;
+  std::vector<float> states = std::vector<float>(12, 0.5f);
+  std::vector<T> windows = std::vector<T>(12);
+
+  small_pools() {
+    for (std::size_t i = 0; i < windows.size(); ++i) windows[i].bits = static_cast<std::uint16_t>(0x7b01 * i);
+  }
+  [[nodiscard]] kda::saved_state_args<spec> args(std::int64_t slot) {
+    return {.value_heads = 1,
+            .key_dim = 2,
+            .value_dim = 3,
+            .channels = 2,
+            .width = 4,
+            .slot = slot,
+            .states = {.data = states.data(), .slots = 2},
+            .conv_states = {.data = windows.data(), .slots = 2}};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("windows of bf16 and of f16, which have one size, are not taken for each other", "[saved]") {
+  small_pools<kda::bf16> bf16;
+  small_pools<kda::f16> f16;
+  const auto code = [](const std::vector<unsigned char>& buffer) {
+    std::uint32_t n = 0;
+    std::memcpy(&n, &buffer[24], sizeof n);
+    return n;
+  };
+  const auto of_bf16 = saved(bf16.args(0), 5), of_f16 = saved(f16.args(0), 5);
+  CHECK(of_bf16.size() == of_f16.size());
+  CHECK(code(of_bf16) == 2);
+  CHECK(code(of_f16) == 3);
+  const auto refused = [](auto& pools, const std::vector<unsigned char>& buffer) {
+    const auto before = pools;
+    std::int64_t position = -77;
+    const kda::status s = kda::restore_state(pools.args(1), position, buffer.data(), std::ssize(buffer));
+    CHECK(s.what == error::wrong_buffer);
+    CHECK(std::string(s.argument == nullptr ? "" : s.argument) == "buffer.conv_type");
+    CHECK(position == -77);
+    CHECK(same_bits(pools.windows, before.windows));
+  };
+  refused(bf16, of_f16);
+  refused(f16, of_bf16);
+  std::int64_t position = -77;
+  throw_unless(kda::restore_state(f16.args(1), position, of_f16.data(), std::ssize(of_f16)));
+  CHECK(position == 5);
+  CHECK(same_bits(std::vector(f16.windows.begin() + 6, f16.windows.end()),
+                  std::vector(f16.windows.begin(), f16.windows.begin() + 6)));
 }
 
 namespace {

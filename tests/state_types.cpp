@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is rounded to bf16, and what never is: tensors and stored states may be; gate, beta, decay and all arithmetic
+// What is rounded to 16 bits, and what never is: tensors and stored states may be; gate, beta, decay and all arithmetic
 // are fp32.
 #include "support/kda_catch.hpp"
 #include "support/numbers.hpp"
@@ -10,6 +10,7 @@ namespace {
 
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_mixed>::states), kda::state_pool<float>>);
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::glm>::states), kda::state_pool<float>>);
+static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_f16>::states), kda::state_pool<float>>);
 static_assert(std::is_same_v<decltype(kda::delta_rule_args<specs::kda_bf16_key>::states), kda::state_pool<kda::bf16>>);
 
 // ---- fp32 states ----------------------------------------------------------------------------------------------------
@@ -24,8 +25,8 @@ TEST_CASE("with bf16 tensors an fp32 state stays fp32 over 2048 decoded tokens",
   CHECK(errors_of<specs::kda_bf16_value>(p, core::decode).state > 100 * hard_bound);
 }
 
-TEMPLATE_TEST_CASE("bf16 outputs are rounded once, from fp32, and states not at all", "[state]", specs::glm,
-                   specs::qwen) {
+TEMPLATE_TEST_CASE("outputs of 16 bits are rounded once, from fp32, and states not at all", "[state]", specs::glm,
+                   specs::qwen, specs::kda_f16, specs::gdn_f16_stages) {
   const problem p = ordinary_problem<TestType>({sized(70, 18), 1, 1, 128, 128}, 71);
   const exact e = reference_of<TestType>(p);
   for (const core c : {core::decode, core::prefill}) {

@@ -226,7 +226,7 @@ TEMPLATE_TEST_CASE("70,000 sequences of no to three tokens step in linear time",
 }
 
 TEMPLATE_TEST_CASE("a head whose columns are split among runners keeps its bits", "[step][executors]",
-                   specs::kda_bounded, specs::glm, specs::qwen) {
+                   specs::kda_bounded, specs::glm, specs::qwen, specs::kda_f16) {
   geometry g = step_call<TestType>::usual;
   g.H = 1, g.HV = 1, g.V = 128;
   if constexpr (!std::is_same_v<TestType, specs::glm>) g.V = 150;

@@ -77,9 +77,10 @@ template <class T> class storage {
 
 // One storage for each type that a spec may name.
 struct storages {
-  std::tuple<storage<float>, storage<kda::bf16>> both;
-  storages(form f, testing::index tokens) : both(storage<float>(f, tokens), storage<kda::bf16>(f, tokens)) {}
-  template <class T> storage<T>& of() { return std::get<storage<T>>(both); }
+  std::tuple<storage<float>, storage<kda::bf16>, storage<kda::f16>> all;
+  storages(form f, testing::index tokens)
+      : all(storage<float>(f, tokens), storage<kda::bf16>(f, tokens), storage<kda::f16>(f, tokens)) {}
+  template <class T> storage<T>& of() { return std::get<storage<T>>(all); }
   template <class T, std::size_t Rank>
   requires(Rank > 1) void move_in(kda::view<const T, Rank>& v) { v = of<T>().put(v); }
   template <class Array> void move_in(const Array&) {}  // vectors and lists lie in one piece
@@ -99,7 +100,7 @@ void check_forms(const kda::view<T, Rank>& packed_out, const std::vector<T>& wan
     const storages before = memory;
     REQUIRE(run(out));
     CHECK(same_bits(gathered(out), want));
-    CHECK(memory.of<T>().same_but(out, std::get<storage<T>>(before.both)));
+    CHECK(memory.of<T>().same_but(out, std::get<storage<T>>(before.all)));
   }
 }
 
@@ -109,7 +110,8 @@ TEMPLATE_TEST_CASE("the delta rule takes its tensors as they lie", "[strides]", 
                    prefill_call<specs::kda_given_key>, decode_call<specs::kda_bounded>,
                    prefill_call<specs::kda_bounded>, decode_call<specs::gdn_softplus>,
                    prefill_call<specs::gdn_softplus>, decode_call<specs::kda_mixed>, prefill_call<specs::kda_mixed>,
-                   decode_call<specs::qwen>, prefill_call<specs::qwen>) {
+                   decode_call<specs::qwen>, prefill_call<specs::qwen>, decode_call<specs::kda_f16>,
+                   prefill_call<specs::gdn_f16_stages>) {
   const std::vector<sequence> batch{continued(18, 1, 1), fresh(1, 2, 0), continued(4, 3, 2)};
   const auto before = TestType::pool_of(4, 1);
   TestType plain(batch, before), strided(batch, before);
@@ -187,7 +189,8 @@ TEMPLATE_TEST_CASE("slots may lie any distance apart", "[strides]", KDA_TEST_CAL
 }
 
 TEMPLATE_TEST_CASE("the convolution takes its tensors as they lie", "[strides]", conv_call<specs::kda_bounded>,
-                   conv_call<specs::gdn_softplus>, conv_call<specs::glm>, conv_call<specs::qwen>) {
+                   conv_call<specs::gdn_softplus>, conv_call<specs::glm>, conv_call<specs::qwen>,
+                   conv_call<specs::kda_f16>) {
   using type = typename TestType::type;
   const std::vector<sequence> batch{continued(6, 1, 1), fresh(2, 2, 0), continued(1, 3, 2)};
   const auto before = TestType::pool_of(4, 1);
@@ -236,7 +239,7 @@ TEMPLATE_TEST_CASE("the convolution takes its tensors as they lie", "[strides]",
 }
 
 TEMPLATE_TEST_CASE("gate, beta, l2norm and norm take their tensors as they lie", "[strides]", specs::kda_bounded,
-                   specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen) {
+                   specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen, specs::kda_f16) {
   token_operations<TestType> x({.T = 19, .H = 2, .HV = 4, .K = 20, .V = 19});
   x.for_each([](auto call, auto args) {
     REQUIRE(call(args, scratch(0), kda::serial));

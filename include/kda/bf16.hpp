@@ -23,12 +23,9 @@ struct bf16 {
   return {static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
 }
 
-/// `x` rounded to the nearest number of type T (float or bf16).
-template <class T> [[nodiscard]] KDA_INLINE constexpr T round_to(float x) {
-  if constexpr (sizeof(T) == sizeof(float))
-    return x;
-  else
-    return to_bf16(x);
-}
+/// `x` rounded to the nearest number of type T: float, bf16 or, from f16.hpp, f16.
+template <class T> T round_to(float x) = delete;
+template <> [[nodiscard]] KDA_INLINE constexpr float round_to<float>(float x) { return x; }
+template <> [[nodiscard]] KDA_INLINE constexpr bf16 round_to<bf16>(float x) { return to_bf16(x); }
 
 }  // namespace kda::inline v0

@@ -13,6 +13,7 @@
 #include "dispatch.hpp"
 #include "executor.hpp"
 #include "export.hpp"
+#include "f16.hpp"
 #include "kernels.hpp"
 #include "saved_state.hpp"
 #include "spec.hpp"

@@ -109,7 +109,7 @@ KDA_INLINE void add_products(const pair& s, const float* kd, const float* qd, ro
 
 // Channels back in order, so that a bf16 state gives the sums of an fp32 state.
 template <class T> KDA_INLINE void finish_row(row_sums& sum, vec& r, vec& p) {
-  if constexpr (sizeof(T) != sizeof(float)) from_even_odd(sum.r), from_even_odd(sum.p);
+  if constexpr (std::is_same_v<T, bf16>) from_even_odd(sum.r), from_even_odd(sum.p);
   r = sum.r[0] + sum.r[1];
   p = sum.p[0] + sum.p[1];
 }
@@ -390,7 +390,7 @@ KDA_NOINLINE void run_key_major(const tile& t, std::ptrdiff_t first, std::ptrdif
   }
   sum_key_rows(from, from_stride, x, columns, first, 0, K);
   for (std::ptrdiff_t i = first; i < last; ++i) {
-    finish_sums<sizeof(T) != sizeof(float)>(t, i, x, out + (i - first) * t.value_stride);
+    finish_sums<std::is_same_v<T, bf16>>(t, i, x, out + (i - first) * t.value_stride);
     if (i + 1 == last) {
       update_key_rows(from, from_stride, to, to_stride, x, columns, i, 0, K);
     } else {
@@ -412,7 +412,7 @@ KDA_NOINLINE void recurrent_run(const tile& t, std::ptrdiff_t first, std::ptrdif
                                 std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, token_rows& x,
                                 float* out) {
   if (first == last) return;
-  constexpr bool even_odd = Layout == layout::value_major && sizeof(T) != sizeof(float);
+  constexpr bool even_odd = Layout == layout::value_major && std::is_same_v<T, bf16>;
   for (std::ptrdiff_t i = first; i < last; ++i) prepare_token<PerChannel, even_odd>(t, i, x);
   if constexpr (Layout == layout::key_major)
     run_key_major(t, first, last, from, from_stride, to, to_stride, x, out);

@@ -6,7 +6,8 @@
 //   bytes   header, in the byte order of the machine that saved
 //    0- 7   "kdaState"
 //    8-15   0x01020304: tells the byte order; version
-//   16-31   sizeof(element) and layout of the recurrent state, then of the window (0, 0: none was saved)
+//   16-31   type (4 float, 2 bf16, 3 f16) and layout of the recurrent state, then of the window (0, 0: none was saved);
+//           a code more is no new version: what a reader does not expect it refuses
 //   32-71   HV, K, V, C, columns of the window
 //   72-95   position, bytes of the payload, checksum of all that stands before and behind it
 //   96-     payload: [HV, K, V] or [HV, V, K]; then [columns, C] or [C, columns], without gaps
@@ -20,12 +21,15 @@ namespace detail {
 struct saved_state_header {
   char magic[8] = {'k', 'd', 'a', 'S', 't', 'a', 't', 'e'};
   std::uint32_t byte_order = 0x01020304, version = 1;
-  std::uint32_t state_size = 0, state_layout = 0, window_size = 0, window_layout = 0;
+  std::uint32_t state_type = 0, state_layout = 0, window_type = 0, window_layout = 0;
   std::int64_t value_heads = 0, key_dim = 0, value_dim = 0, channels = 0, columns = 0;
   std::int64_t position = 0, payload = 0;
   std::uint64_t checksum = 0;
 };
 static_assert(sizeof(saved_state_header) == 96, "kda: a header without gaps");
+template <class T> consteval std::uint32_t type_code() {
+  return std::is_same_v<T, float> ? 4 : std::is_same_v<T, bf16> ? 2 : 3;
+}
 
 struct no_windows {};
 template <class Spec>
@@ -57,16 +61,16 @@ template <class Spec> KDA_INLINE bool has_windows(const saved_state_args<Spec>& 
 template <class Spec> KDA_NOINLINE detail::saved_state_header header_of(const saved_state_args<Spec>& a) {
   using t = detail::traits<Spec>;
   detail::saved_state_header h;
-  h.state_size = sizeof(typename t::state::type);
+  h.state_type = detail::type_code<typename t::state::type>();
   h.state_layout = static_cast<std::uint32_t>(t::state::order);
   h.value_heads = a.value_heads, h.key_dim = a.key_dim, h.value_dim = a.value_dim;
-  h.payload = times(times(times(a.value_heads, a.key_dim), a.value_dim), h.state_size);
+  h.payload = times(times(times(a.value_heads, a.key_dim), a.value_dim), sizeof(typename t::state::type));
   if constexpr (t::conv::present)
     if (has_windows(a)) {
-      h.window_size = sizeof(typename t::io::qkv);
+      h.window_type = detail::type_code<typename t::io::qkv>();
       h.window_layout = static_cast<std::uint32_t>(t::conv::order);
       h.channels = a.channels, h.columns = spelt_out<t::conv::order>(a.conv_states, a.channels, a.width).columns;
-      h.payload = plus(h.payload, times(times(h.channels, h.columns), h.window_size));
+      h.payload = plus(h.payload, times(times(h.channels, h.columns), sizeof(typename t::io::qkv)));
     }
   return h;
 }
@@ -197,9 +201,9 @@ status restore_state(const saved_state_args<Spec>& a, std::int64_t& position, co
   for (int i = 0; i < 8; ++i) same(h.magic[i], want.magic[i], "buffer.magic");
   same(h.byte_order, want.byte_order, "buffer.byte_order");
   same(h.version, want.version, "buffer.version");
-  same(h.state_size, want.state_size, "buffer.state_type");
+  same(h.state_type, want.state_type, "buffer.state_type");
   same(h.state_layout, want.state_layout, "buffer.state_layout");
-  same(h.window_size, want.window_size, "buffer.conv_type");
+  same(h.window_type, want.window_type, "buffer.conv_type");
   same(h.window_layout, want.window_layout, "buffer.conv_layout");
   same(h.value_heads, want.value_heads, "buffer.value_heads");
   same(h.key_dim, want.key_dim, "buffer.key_dim");

@@ -4,6 +4,7 @@
 #pragma once
 #include "bf16.hpp"
 #include "config.hpp"
+#include "f16.hpp"
 
 #include <cstddef>
 #include <type_traits>
@@ -84,12 +85,12 @@ struct tiled {  ///< hv % H: ggml, GGUF files
 };
 }  // namespace head_map
 
-/// Types of the tensors (float or bf16). A_log, dt_bias, convolution and norm weights are always float.
+/// Types of the tensors (float, bf16 or f16). A_log, dt_bias, convolution and norm weights are always float.
 template <class QKV, class Gate = QKV, class Beta = QKV, class Out = QKV> struct io { using kind = option_kind::io; };
 
-/// Type of the tensors between the stages (float or bf16): what conv writes, what the delta rule reads as q, k, v and
-/// writes, what norm reads. Left out: the types of io, as transformers and vLLM round. `step` rounds between its stages
-/// as the calls of the same spec do, one by one.
+/// Type of the tensors between the stages (float, bf16 or f16): what conv writes, what the delta rule reads as q, k, v
+/// and writes, what norm reads. Left out: the types of io, as transformers and vLLM round. `step` rounds between its
+/// stages as the calls of the same spec do, one by one.
 template <class T> struct intermediate { using kind = option_kind::intermediate; };
 
 /// Order of the two dimensions of a head's state in memory. Equal K and V hide a mix-up: name it from the engine's
@@ -100,7 +101,7 @@ enum class layout {
 };
 
 /// How states are stored (float or bf16); arithmetic is fp32 either way. With bf16, decode rounds the state after each
-/// token, prefill once, at the end of the call.
+/// token, prefill once, at the end of the call. There is no f16 state: it would drift.
 template <class T, layout Layout> struct state { using kind = option_kind::state; };
 
 /// What prefill may round the factors of its large products to: float (the default), or bf16, for S, keys and updates
@@ -191,6 +192,7 @@ enum class mistake {
 };
 
 template <class T> inline constexpr bool storable = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
+template <class T> inline constexpr bool is_tensor_type = storable<T> || std::is_same_v<T, f16>;
 
 template <class Io> struct io_types;
 template <class QKV, class Gate, class Beta, class Out> struct io_types<io<QKV, Gate, Beta, Out>> {
@@ -198,7 +200,8 @@ template <class QKV, class Gate, class Beta, class Out> struct io_types<io<QKV, 
   using gate = Gate;
   using beta = Beta;
   using out = Out;
-  static constexpr bool valid = storable<QKV> && storable<Gate> && storable<Beta> && storable<Out>;
+  static constexpr bool valid =
+      is_tensor_type<QKV> && is_tensor_type<Gate> && is_tensor_type<Beta> && is_tensor_type<Out>;
 };
 struct no_intermediate {};
 template <class Intermediate, class Io> struct stage_types {
@@ -209,7 +212,7 @@ template <class Intermediate, class Io> struct stage_types {
 template <class T, class Io> struct stage_types<intermediate<T>, Io> {
   using qkv = T;
   using out = T;
-  static constexpr bool valid = storable<T>;
+  static constexpr bool valid = is_tensor_type<T>;
 };
 template <class State> struct state_types;
 template <class T, layout L> struct state_types<state<T, L>> {
@@ -324,9 +327,12 @@ template <mistake M> consteval bool say() {
   static_assert(M != mistake::two_dims, "kda::spec: two dims options");
   static_assert(M != mistake::two_convs, "kda::spec: two conv options");
   static_assert(M != mistake::two_norms, "kda::spec: two norm options");
-  static_assert(M != mistake::io_type, "kda::io: tensors are float or kda::bf16");
-  static_assert(M != mistake::intermediate_type, "kda::intermediate: tensors between stages are float or kda::bf16");
-  static_assert(M != mistake::state_type, "kda::state: states are stored as float or kda::bf16");
+  static_assert(M != mistake::io_type, "kda::io: tensors are float, kda::bf16 or kda::f16");
+  static_assert(M != mistake::intermediate_type,
+                "kda::intermediate: tensors between stages are float, kda::bf16 or kda::f16");
+  static_assert(
+      M != mistake::state_type,
+      "kda::state: states are stored as float or kda::bf16; kda::f16 is for tensors, a state would drift in it");
   static_assert(M != mistake::products_type, "kda::products: factors are float or rounded to kda::bf16");
   static_assert(M != mistake::dims_range, "kda::dims: K is at most 256 and neither is negative (0: known at run time)");
   static_assert(M != mistake::conv_activation, "kda::conv: the activation is silu or none");

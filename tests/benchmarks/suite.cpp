@@ -83,12 +83,14 @@ class suite {
                            "gate",
                            "l2norm",
                            "norm"};
-    const auto type_name = [](std::size_t bytes) { return bytes == 4 ? "f32" : "bf16"; };
+    const auto type_name = []<class T>(std::type_identity<T>) {
+      return std::is_same_v<T, float> ? "f32" : std::is_same_v<T, kda::bf16> ? "bf16" : "f16";
+    };
     return {.op = names[static_cast<int>(o)],
             .spec = spec,
-            .io = type_name(sizeof(typename types::qkv)),
-            .state = type_name(sizeof(typename types::state)),
-            .products = type_name(sizeof(typename kda::detail::traits<Spec>::products::type)),
+            .io = type_name(std::type_identity<typename types::qkv>()),
+            .state = type_name(std::type_identity<typename types::state>()),
+            .products = type_name(std::type_identity<typename kda::detail::traits<Spec>::products::type>()),
             .layout = kda::detail::traits<Spec>::state::order == kda::layout::key_major ? "key_major" : "value_major",
             .geometry = g.name,
             .isa = isa,

@@ -46,7 +46,9 @@ class work {
   double bytes = 0;        // read and written, states included
 };
 
-template <class T> constexpr double rounding() { return sizeof(T) == sizeof(float) ? 0 : 0x1p-8; }
+template <class T> constexpr double rounding() {
+  return std::is_same_v<T, float> ? 0 : std::is_same_v<T, kda::bf16> ? 0x1p-8 : 0x1p-11;
+}
 
 /// max |got - want| / max |want| over rows of 128 channels.
 class deviation {

@@ -10,7 +10,7 @@ using glm =
               kda::conv<activation::silu, conv_state::time_major>, kda::norm<activation::sigmoid, weight::before_cast>>;
 using qwen =
     kda::spec<kda::decay::per_head, kda::gate::softplus, kda::beta::logits_doubled, kda::qk::l2_normalized,
-              kda::io<float>, kda::state<bf16, layout::key_major>, kda::products<bf16>, kda::head_map::tiled,
+              kda::io<kda::f16>, kda::state<bf16, layout::key_major>, kda::products<bf16>, kda::head_map::tiled,
               kda::conv<activation::none, conv_state::channel_major>, kda::norm<activation::silu, weight::after_cast>>;
 using given = kda::spec<kda::decay::per_channel, kda::gate::given, kda::beta::given, kda::qk::as_given,
                         kda::io<bf16, float, float, float>, kda::state<bf16, layout::value_major>>;

@@ -399,4 +399,5 @@ template <class T, std::size_t Rank> std::size_t elements_of(const kda::view<T, 
       testing::decode_call<specs::kda_bf16_key>, testing::prefill_call<specs::kda_bf16_key>,                         \
       testing::decode_call<specs::kda_bf16_value>, testing::prefill_call<specs::kda_bf16_value>,                     \
       testing::decode_call<specs::qwen>, testing::prefill_call<specs::qwen>, testing::conv_call<specs::kda_bounded>, \
-      testing::conv_call<specs::gdn_softplus>, testing::conv_call<specs::glm>, testing::conv_call<specs::qwen>
+      testing::conv_call<specs::gdn_softplus>, testing::conv_call<specs::glm>, testing::conv_call<specs::qwen>,      \
+      testing::conv_call<specs::kda_f16>

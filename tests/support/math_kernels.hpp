@@ -4,10 +4,20 @@
 #pragma once
 #include <kda/bf16.hpp>
 #include <kda/dispatch.hpp>
+#include <kda/f16.hpp>
 
 #include <cstddef>
 
 namespace testing {
+
+/// Vectors in memory as numbers of 16 bits: bf16 or f16.
+template <class T> struct word_table {
+  void (*load)(const T* from, std::ptrdiff_t count, float* to);
+  void (*store)(const float* from, T* to, std::ptrdiff_t count);
+  void (*widen)(const T* from, float* to, std::ptrdiff_t n);
+  void (*narrow)(const float* from, T* to, std::ptrdiff_t n);
+  void (*rounded)(const float* x, float* y, std::ptrdiff_t n);
+};
 
 /// Every function runs in the kernels' floating-point environment. n is a multiple of `lanes`, `count` at most `lanes`.
 struct math_table {
@@ -16,7 +26,7 @@ struct math_table {
 
   std::ptrdiff_t lanes;
   bool fused;  // fma rounds once
-  unary exp, exp_nonpositive, expm1_nonpositive, sigmoid, log1p_ratio, silu, sqrt, rounded_to_bf16;
+  unary exp, exp_nonpositive, expm1_nonpositive, sigmoid, log1p_ratio, silu, sqrt;
   ternary fma, fnma;
   ternary clamp;                                                      // a within [*b, *c]
   float (*reduce_add)(const float* x);                                // x[lanes]
@@ -24,10 +34,8 @@ struct math_table {
   void (*transpose)(const float* x, float* y);                        // both [lanes * lanes]
   void (*load)(const float* from, std::ptrdiff_t count, float* to);   // to[lanes]
   void (*store)(const float* from, float* to, std::ptrdiff_t count);  // from[lanes]
-  void (*load_bf16)(const kda::bf16* from, std::ptrdiff_t count, float* to);
-  void (*store_bf16)(const float* from, kda::bf16* to, std::ptrdiff_t count);
-  void (*widen)(const kda::bf16* from, float* to, std::ptrdiff_t n);
-  void (*narrow)(const float* from, kda::bf16* to, std::ptrdiff_t n);
+  word_table<kda::bf16> bf16;
+  word_table<kda::f16> f16;
 };
 
 }  // namespace testing

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a computed number is from the exact one: in units of the last place, and where the result was rounded to
-// bf16; and the vector functions of the current ISA.
+// How far a computed number is from the exact one: in units of the last place, and where the result was rounded to 16
+// bits; and the vector functions of the current ISA.
 #pragma once
 #include "delta_rule.hpp"
 #include "math_kernels.hpp"
@@ -52,12 +52,12 @@ template <class T> double largest_of(const std::vector<T>& x) {
   return most;
 }
 
-/// Whether `got` lies within `slack` of `exact` or, as bf16, is what some number within `slack` of `exact` rounds to.
+/// Whether `got` lies within `slack` of `exact` or, in 16 bits, is what some number within `slack` of `exact` rounds to.
 inline bool is_near(float got, double exact, double slack) {
   return std::abs(static_cast<double>(got) - exact) <= slack;
 }
-inline bool is_near(kda::bf16 got, double exact, double slack) {
-  const auto rounded = [](double x) { return kda::to_float(kda::to_bf16(static_cast<float>(x))); };
+template <class T> bool is_near(T got, double exact, double slack) {
+  const auto rounded = [](double x) { return kda::to_float(kda::round_to<T>(static_cast<float>(x))); };
   const float x = kda::to_float(got);
   return rounded(exact - slack) <= x && x <= rounded(exact + slack);
 }

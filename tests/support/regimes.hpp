@@ -220,11 +220,11 @@ template <class Spec> std::vector<regime> products_regimes() {
 inline double error_before_rounding(const std::vector<float>& got, const std::vector<double>& want) {
   return relative_error(got, want);
 }
-inline double error_before_rounding(const std::vector<kda::bf16>& got, const std::vector<double>& want) {
+template <class T> double error_before_rounding(const std::vector<T>& got, const std::vector<double>& want) {
   if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
   double worst = 0, most = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const auto value = [](std::uint16_t bits) { return static_cast<double>(kda::to_float(kda::bf16{bits})); };
+    const auto value = [](std::uint16_t bits) { return static_cast<double>(kda::to_float(T{bits})); };
     const double x = value(got[i].bits);
     if (!std::isfinite(x)) return std::numeric_limits<double>::infinity();
     const std::uint16_t away = static_cast<std::uint16_t>(got[i].bits + 1),

@@ -12,6 +12,7 @@ namespace specs {
 using kda::activation;
 using kda::bf16;
 using kda::conv_state;
+using kda::f16;
 using kda::io;
 using kda::layout;
 using kda::weight;
@@ -80,6 +81,15 @@ using qwen_float_stages =
               f32_key_major, kda::conv<activation::silu, conv_state::channel_major>,
               kda::norm<activation::silu, weight::after_cast>>;
 
+// kda_bounded with f16 tensors, and gdn_softplus with f16 between the stages and some of its tensors
+using kda_f16 =
+    kda::spec<per_channel, kda::gate::bounded, kda::beta::logits, normalized, io<f16>, f32_value_major,
+              kda::conv<activation::silu, conv_state::time_major>, kda::norm<activation::sigmoid, weight::before_cast>>;
+using gdn_f16_stages =
+    kda::spec<per_head, kda::gate::softplus, kda::beta::logits, normalized, io<float, float, f16, f16>,
+              kda::intermediate<f16>, f32_key_major, kda::conv<activation::silu, conv_state::channel_major>,
+              kda::norm<activation::silu, weight::after_cast>>;
+
 // products of bf16, and what they are compared with
 using kda_products = given<per_channel, f32_key_major, as_given, kda::products<bf16>>;
 using gdn_products = given<per_head, bf16_value_major, normalized, kda::products<bf16>>;
@@ -96,7 +106,7 @@ using glm_products =
       specs::gdn_given_value, specs::gdn_norm_key, specs::gdn_norm_value, specs::delta_key, specs::delta_value,   \
       specs::kda_tiled, specs::gdn_tiled, specs::kda_bf16_key, specs::kda_bf16_value, specs::kda_fixed_dims,      \
       specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::gdn_bounded, specs::glm, specs::qwen,  \
-      specs::kda_mixed, specs::glm_float_stages, specs::qwen_float_stages
+      specs::kda_mixed, specs::glm_float_stages, specs::qwen_float_stages, specs::kda_f16, specs::gdn_f16_stages
 
 #define KDA_PRODUCTS_SPECS specs::kda_products, specs::gdn_products, specs::gdn_bf16_value, specs::glm_products
 

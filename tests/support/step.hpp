@@ -165,4 +165,4 @@ template <class Spec> bool same_bits(const step_call<Spec>& a, const step_call<S
 /// For TEMPLATE_TEST_CASE: the specs that have a step.
 #define KDA_TEST_STEPS                                                                                            \
   specs::kda_bounded, specs::kda_softplus, specs::gdn_softplus, specs::glm, specs::qwen, specs::glm_float_stages, \
-      specs::qwen_float_stages
+      specs::qwen_float_stages, specs::kda_f16, specs::gdn_f16_stages

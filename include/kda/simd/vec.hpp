@@ -7,7 +7,9 @@
 #pragma once
 #include "../bf16.hpp"
 #include "../config.hpp"
+#include "../f16.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,6 +34,10 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
+// Numbers of 16 bits: one way through memory, two conversions.
+template <class T>
+concept word16 = std::same_as<T, bf16> || std::same_as<T, f16>;
+
 #if KDA_ISA_IS_SCALAR()
 
 struct vec {
@@ -41,9 +47,9 @@ struct vec {
 using mask = bool;
 KDA_INLINE vec broadcast(float x) { return {x}; }
 KDA_INLINE vec load(const float* p) { return {*p}; }
-KDA_INLINE vec load(const bf16* p) { return {to_float(*p)}; }
+template <word16 T> KDA_INLINE vec load(const T* p) { return {to_float(*p)}; }
 KDA_INLINE void store(float* p, vec a) { *p = a.x; }
-KDA_INLINE void store(bf16* p, vec a) { *p = to_bf16(a.x); }
+template <word16 T> KDA_INLINE void store(T* p, vec a) { *p = round_to<T>(a.x); }
 template <class T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) { return n > 0 ? load(p) : vec{0.f}; }
 template <class T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
   if (n > 0) store(p, a);
@@ -127,7 +133,7 @@ KDA_INLINE mask less(vec a, vec b) { return a.x < b.x; }
 KDA_INLINE vec select(mask m, vec a, vec b) { return {xsimd::select(m, a.x, b.x)}; }
 
 // Written with intrinsics: the instruction's rule that the second operand survives a NaN is relied upon; xsimd has no
-// partial loads and stores, and no bf16.
+// partial loads and stores, no bf16 and no f16.
 #if KDA_ISA_IS_AVX512()
 KDA_INLINE vec max(vec a, vec b) { return {vec::batch(_mm512_max_ps(a.x, b.x))}; }
 KDA_INLINE vec min(vec a, vec b) { return {vec::batch(_mm512_min_ps(a.x, b.x))}; }
@@ -151,10 +157,14 @@ KDA_INLINE __mmask16 first_lanes(std::ptrdiff_t n) {
 }
 KDA_INLINE vec load(const float* p, std::ptrdiff_t n) { return {vec::batch(_mm512_maskz_loadu_ps(first_lanes(n), p))}; }
 KDA_INLINE void store(float* p, vec a, std::ptrdiff_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.x); }
-KDA_INLINE vec widen(__m256i half) {
-  return {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)))};
+template <word16 T> KDA_INLINE vec widen(__m256i words) {
+  if constexpr (std::same_as<T, f16>) return {vec::batch(_mm512_cvtph_ps(words))};
+  return {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16)))};
 }
-KDA_INLINE __m256i narrow(vec a) {  // nearest, ties to even; denormals and NaN as to_bf16() has them
+template <word16 T> KDA_INLINE __m256i narrow(vec a) {  // as round_to<T>() has it, denormals and NaN included
+  constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  // all lanes by a mask: the macro of the form without one, which gcc 12 has at -O0, draws a warning
+  if constexpr (std::same_as<T, f16>) return _mm512_maskz_cvtps_ph(first_lanes(16), a.x, nearest);
   const __m512i bits = _mm512_castps_si512(a.x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -162,10 +172,18 @@ KDA_INLINE __m256i narrow(vec a) {  // nearest, ties to even; denormals and NaN 
   const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
 }
-KDA_INLINE vec load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-KDA_INLINE vec load(const bf16* p, std::ptrdiff_t n) { return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
-KDA_INLINE void store(bf16* p, vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
-KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(a)); }
+template <word16 T> KDA_INLINE vec load(const T* p) {
+  return widen<T>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+template <word16 T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
+  return widen<T>(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+template <word16 T> KDA_INLINE void store(T* p, vec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow<T>(a));
+}
+template <word16 T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n), narrow<T>(a));
+}
 template <int Quarters> KDA_INLINE vec shuffle_quarters(vec a, vec b) {
   return {vec::batch(_mm512_shuffle_f32x4(a.x, b.x, Quarters))};
 }
@@ -193,10 +211,12 @@ KDA_INLINE __m256i first_lanes(std::ptrdiff_t n) {
 }
 KDA_INLINE vec load(const float* p, std::ptrdiff_t n) { return {vec::batch(_mm256_maskload_ps(p, first_lanes(n)))}; }
 KDA_INLINE void store(float* p, vec a, std::ptrdiff_t n) { _mm256_maskstore_ps(p, first_lanes(n), a.x); }
-KDA_INLINE vec widen(__m128i half) {
-  return {vec::batch(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)))};
+template <word16 T> KDA_INLINE vec widen(__m128i words) {
+  if constexpr (std::same_as<T, f16>) return {vec::batch(_mm256_cvtph_ps(words))};
+  return {vec::batch(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16)))};
 }
-KDA_INLINE __m128i narrow(vec a) {  // nearest, ties to even; denormals and NaN as to_bf16() has them
+template <word16 T> KDA_INLINE __m128i narrow(vec a) {  // as round_to<T>() has it, denormals and NaN included
+  if constexpr (std::same_as<T, f16>) return _mm256_cvtps_ph(a.x, _MM_FROUND_TO_NEAREST_INT);
   const __m256i bits = _mm256_castps_si256(a.x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
@@ -206,15 +226,19 @@ KDA_INLINE __m128i narrow(vec a) {  // nearest, ties to even; denormals and NaN 
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(kept, kept), 0x08);
   return _mm256_castsi256_si128(packed);
 }
-KDA_INLINE vec load(const bf16* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-KDA_INLINE void store(bf16* p, vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a)); }
-KDA_INLINE vec load(const bf16* p, std::ptrdiff_t n) {
-  bf16 part[vec::lanes] = {};
+template <word16 T> KDA_INLINE vec load(const T* p) {
+  return widen<T>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+template <word16 T> KDA_INLINE void store(T* p, vec a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow<T>(a));
+}
+template <word16 T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
+  T part[vec::lanes] = {};
   for (std::ptrdiff_t i = 0; i < n && i < vec::lanes; ++i) part[i] = p[i];
   return load(part);
 }
-KDA_INLINE void store(bf16* p, vec a, std::ptrdiff_t n) {
-  bf16 part[vec::lanes];
+template <word16 T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
+  T part[vec::lanes];
   store(part, a);
   for (std::ptrdiff_t i = 0; i < n && i < vec::lanes; ++i) p[i] = part[i];
 }
@@ -478,7 +502,7 @@ KDA_INLINE vec clamp(vec x, float low, float high) { return min(broadcast(high),
 
 // x rounded to T and back.
 template <class T> KDA_INLINE vec rounded(vec x) {
-  if constexpr (sizeof(T) == sizeof(float)) {
+  if constexpr (std::same_as<T, float>) {
     return x;
   } else {
     T part[vec::lanes];
