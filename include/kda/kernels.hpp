@@ -372,7 +372,7 @@ template <class Spec> struct kernels {
     const call_scratch scratch = divide(w, args.sequences);
     const step_tasks<Spec> tasks(args, longest_first(args.sequences, scratch.table), e);
     run_tasks(e, scratch.tasks, tasks.count(), tasks);
-    const step_window_tasks<Spec> windows(args);
+    const step_window_tasks<Spec> windows(args, tasks.leaves_keys(), tasks.leaves_values());
     run_tasks(e, scratch.tasks, windows.count(), windows);
     if (!tasks.leaves_norm()) return {};
     const step_norm_tasks<Spec> norms(args);

@@ -5,10 +5,11 @@
 //   out      = delta rule(q, k, v, gate, beta)   rounded to the intermediate type, in scratch
 //   y        = norm(out, output gate)
 //
-// by the very functions that the calls of one stage use, on the same numbers: equal to the bit. The convolution's inputs
-// stay where they are until every tile has read them; then the windows are moved, as tasks of their own. So q/k heads
-// may serve several value heads, and it does not matter which task runs first. With more runners than heads a head's
-// columns go to several tasks; then norm, which needs whole rows, follows in place.
+// by the very functions that the calls of one stage use, on the same numbers: equal to the bit. A task that is alone with
+// channels of the convolution moves their windows once it has read them. What several tasks read (q/k heads that serve
+// several value heads, heads whose columns are split) stays where it is until all are done, and is moved by tasks of its
+// own: it does not matter which task runs first. With more runners than heads a head's columns go to several tasks; then
+// norm, which needs whole rows, follows in place.
 #pragma once
 #include "conv.hpp"
 #include "delta_rule.hpp"
@@ -38,6 +39,18 @@ template <class Spec> struct step_channels {
     pool = spelt_out<t::conv::order>(pool, v + a.v.shape[1] * a.v.shape[2], a.conv_weight.shape[1]);
   }
 };
+
+/// Moves the windows of one head of x, whose channels begin at first_channel, past the sequence's tokens.
+template <class Spec>
+KDA_INLINE void store_windows(const step_args<Spec>& args, const step_channels<Spec>& channels, const sequence& s,
+                              const view<const typename detail::traits<Spec>::io::qkv, 3>& x, std::ptrdiff_t head,
+                              std::ptrdiff_t first_channel) {
+  using t = detail::traits<Spec>;
+  const sequence_windows<t::conv::order, typename t::io::qkv> windows(channels.pool, args.sequences, s,
+                                                                      args.conv_weight.shape[1]);
+  windows.store(s.tokens == 0 ? nullptr : x.at(s.first, head), x.stride[0], first_channel + head * x.shape[2],
+                x.shape[2]);
+}
 
 /// Rows of one value head from raw projections, and its outputs through the norm.
 template <class Spec> class step_source {
@@ -154,6 +167,9 @@ template <class Spec> class step_tasks {
   [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
   /// Whether y holds what the delta rule gave, and is still to be normalised.
   [[nodiscard]] KDA_INLINE bool leaves_norm() const { return args_.y.data != nullptr && grid_.blocks > 1; }
+  /// Whether windows of v, or of q and k, are still to be moved.
+  [[nodiscard]] KDA_INLINE bool leaves_values() const { return grid_.blocks != 1; }
+  [[nodiscard]] KDA_INLINE bool leaves_keys() const { return leaves_values() || args_.q.shape[1] != args_.v.shape[1]; }
 
   KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
     const head_grid::place at = grid_.at(i);
@@ -171,6 +187,11 @@ template <class Spec> class step_tasks {
     else
       walk.prefill([&](std::ptrdiff_t) KDA_INLINE_LAMBDA -> const step_source<Spec>& { return source; }, 1, tile,
                    scratch);
+    if (!leaves_keys()) {
+      store_windows(args_, channels_, s, args_.q, at.head, 0);
+      store_windows(args_, channels_, s, args_.k, at.head, channels_.k);
+    }
+    if (!leaves_values()) store_windows(args_, channels_, s, args_.v, at.head, channels_.v);
   }
 
  private:
@@ -204,16 +225,19 @@ template <class Spec> class step_norm_tasks {
   std::ptrdiff_t heads_;
 };
 
-/// The windows of a step, once all tiles are done: task i is (sequence, head of q, k or v).
+/// The windows that the tiles of a step leave, once all are done: task i is (sequence, head of q, k or v).
 template <class Spec> class step_window_tasks {
   using t = detail::traits<Spec>;
 
  public:
-  KDA_INLINE explicit step_window_tasks(const step_args<Spec>& args)
+  KDA_INLINE step_window_tasks(const step_args<Spec>& args, bool keys, bool values)
       : args_(args),
         channels_(args),
         key_(key_heads<typename t::head_map>(args.heads, args.q.shape[1], args.v.shape[1])),
-        values_(heads_in(args.heads, args.v.shape[1])) {}
+        values_(heads_in(args.heads, args.v.shape[1])) {
+    if (!keys) key_.count = 0;
+    if (!values) values_ = 0;
+  }
 
   [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.modes.shape[0] * (2 * key_.count + values_); }
 
@@ -222,25 +246,17 @@ template <class Spec> class step_window_tasks {
     const sequence s = sequence_at(args_.sequences, i / heads, args_.states.first_slot);
     if (s.padding) return;
     if (part < key_.count)
-      store(s, args_.q, key_.first + part, 0);
+      store_windows(args_, channels_, s, args_.q, key_.first + part, 0);
     else if (part < 2 * key_.count)
-      store(s, args_.k, key_.first + part - key_.count, channels_.k);
+      store_windows(args_, channels_, s, args_.k, key_.first + part - key_.count, channels_.k);
     else
-      store(s, args_.v, args_.heads.first + part - 2 * key_.count, channels_.v);
+      store_windows(args_, channels_, s, args_.v, args_.heads.first + part - 2 * key_.count, channels_.v);
   }
 
  private:
-  KDA_INLINE void store(const sequence& s, const view<const typename t::io::qkv, 3>& x, std::ptrdiff_t head,
-                        std::ptrdiff_t first_channel) const {
-    const sequence_windows<t::conv::order, typename t::io::qkv> windows(channels_.pool, args_.sequences, s,
-                                                                        args_.conv_weight.shape[1]);
-    windows.store(s.tokens == 0 ? nullptr : x.at(s.first, head), x.stride[0], first_channel + head * x.shape[2],
-                  x.shape[2]);
-  }
-
   const step_args<Spec>& args_;
   const step_channels<Spec> channels_;
-  const head_range key_;
+  head_range key_;
   std::ptrdiff_t values_;
 };
 
