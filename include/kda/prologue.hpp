@@ -78,10 +78,11 @@ KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t
 struct applied_decay {
   vec keep, factor;
 };
-KDA_INLINE applied_decay apply_decay(vec g) {
+KDA_INLINE applied_decay apply_decay(vec g, vec alpha) {  // alpha: exp(g)
   const mask strong = less(g, broadcast(-0.5f));
-  return {select(strong, broadcast(0.f), broadcast(1.f)), select(strong, exp_nonpositive(g), expm1_nonpositive(g))};
+  return {select(strong, broadcast(0.f), broadcast(1.f)), select(strong, alpha, expm1_nonpositive(g))};
 }
+KDA_INLINE applied_decay apply_decay(vec g) { return apply_decay(g, exp_nonpositive(g)); }
 
 /// The q/k head of value head hv.
 template <class Map>

@@ -33,7 +33,7 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 /// K, (even, odd) apart where they meet pairs of bf16.
 struct token_rows {
   std::ptrdiff_t key_row;
-  float *k, *kd, *qd, *factor, *keep;  ///< [chunk_tokens, key_row]; keep: -1 where S is kept and `factor` S added to it
+  float *k, *kd, *qd, *factor, *keep;  ///< [chunk_tokens, key_row]; factor, keep: applied_decay
   float* qk;                           ///< [chunk_tokens] q . k
   float *r, *p, *delta;                ///< [columns]
 };
@@ -56,7 +56,7 @@ template <bool EvenOdd> KDA_INLINE void load_row(const float* row, std::ptrdiff_
   if constexpr (EvenOdd) to_even_odd(x);
 }
 
-/// Forms the rows of token i of the tile. The decay is that of apply_decay(), with alpha for exp(g).
+/// Forms the rows of token i of the tile.
 template <bool PerChannel, bool EvenOdd> KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
   const float *q = t.q + i * t.key_stride, *k = t.k + i * t.key_stride;
   x.qk[i] = dot(q, k, t.key_stride);
@@ -74,18 +74,17 @@ template <bool PerChannel, bool EvenOdd> KDA_INLINE void prepare_token(const til
     KDA_UNROLL
     for (int h = 0; h < 2; ++h) {
       const std::ptrdiff_t to = at + h * vec::lanes;
-      const mask strong = less(g[h], broadcast(-0.5f));
-      const vec factor = select(strong, e[h], expm1_nonpositive(g[h]));
+      const applied_decay decay = apply_decay(g[h], e[h]);
       store(x.kd + to, e[h] * a[h]);
       store(x.qd + to, e[h] * b[h]);
       store(x.k + to, canonical_nan(a[h]));
-      store(x.factor + to, canonical_nan(factor));
-      store(x.keep + to, select(strong, broadcast(0.f), broadcast(-1.f)));
+      store(x.factor + to, canonical_nan(decay.factor));
+      store(x.keep + to, decay.keep);
     }
   }
 }
 
-KDA_INLINE mask kept(vec keep) { return less(keep, broadcast(0.f)); }
+KDA_INLINE mask kept(vec keep) { return less(broadcast(0.f), keep); }
 
 // S <- keep S + (factor S + k d)
 KDA_INLINE vec updated(vec s, mask keep, vec factor, vec k, vec delta) {
