@@ -6,13 +6,15 @@
 #     --quick      minutes instead of half an hour
 #     --json FILE  where the results go (default build/benchmarks/results.json)
 #     --peers      other implementations too, in the same file; peers/setup.sh installs them under build/benchmarks/peers
+#     --stages     instead, where the time of the kernels goes (stages.py)
 # table.py and plot.py make tables and pictures of FILE.
 set -euo pipefail
-json= peers= options=()
+json= peers= stages= options=()
 while [ $# -gt 0 ]; do
   case $1 in
     --json) json=$(realpath -m "${2:?--json: no file}") && shift ;;
     --peers) peers=1 ;;
+    --stages) stages=1 ;;
     *) options+=("$1") ;;
   esac
   shift
@@ -26,8 +28,13 @@ mkdir -p $build
 json=${json:-$PWD/$build/results.json}
 echo "== building $build"
 cmake -S . -B $build -G Ninja -DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=Release -DKDA_BUILD_TESTS=OFF -DKDA_BUILD_EXAMPLES=OFF \
-  -DKDA_BUILD_BENCHMARKS=ON "-DKDA_BENCHMARK_ISAS=$(tests/emulated/on.sh --native)" > $build.log 2>&1 || { tail -20 $build.log >&2; exit 1; }
+  -DKDA_BUILD_BENCHMARKS=ON -DCMAKE_CXX_FLAGS=-g1 "-DKDA_BENCHMARK_ISAS=$(tests/emulated/on.sh --native)" > $build.log 2>&1 || { tail -20 $build.log >&2; exit 1; }
 cmake --build $build --target kda_benchmarks
+
+if [ -n "$stages" ]; then
+  tests/install.sh perf:linux-perf addr2line:binutils
+  exec python3 tests/benchmarks/stages.py $build/tests/benchmarks/kda_benchmarks "${options[@]}"
+fi
 
 echo "== measuring"
 $build/tests/benchmarks/kda_benchmarks --json "$json" "${options[@]}"
