@@ -43,17 +43,27 @@ template <class Spec, class... Specs> const kda::table<Spec>* table_in(kda::kern
   return t == nullptr ? nullptr : &t->template get<Spec>();
 }
 
+template <class Spec>
+inline constexpr bool has_products = std::is_base_of_v<kda::table<Spec>, kda::tables<KDA_PRODUCTS_SPECS>>;
+
 /// The table of a spec for an ISA; null if it was not built, or this CPU lacks the ISA.
-template <class Spec> const kda::table<Spec>* kernels_on(kda::isa isa, bool one_by_one = false) {
-  if constexpr (std::is_base_of_v<kda::table<Spec>, kda::tables<KDA_PRODUCTS_SPECS>>)
-    return table_in<Spec>(one_by_one ? products_kernels_1x1 : products_kernels, isa);
+template <class Spec> const kda::table<Spec>* kernels_on(kda::isa isa) {
+  if constexpr (has_products<Spec>)
+    return table_in<Spec>(products_kernels, isa);
   else
-    return table_in<Spec>(one_by_one ? test_kernels_1x1 : test_kernels, isa);
+    return table_in<Spec>(test_kernels, isa);
+}
+/// The same, forced to 1 x 1 blocking.
+template <class Spec> const kda::table<Spec>* one_by_one_kernels_on(kda::isa isa) {
+  if constexpr (has_products<Spec>)
+    return table_in<Spec>(products_kernels_1x1, isa);
+  else
+    return table_in<Spec>(test_kernels_1x1, isa);
 }
 
 /// The table of a spec for the current ISA. Not having one is an error, never a skip.
 template <class Spec> const kda::table<Spec>& kernels_of(bool one_by_one = false) {
-  const kda::table<Spec>* t = kernels_on<Spec>(current_isa(), one_by_one);
+  const kda::table<Spec>* t = one_by_one ? one_by_one_kernels_on<Spec>(current_isa()) : kernels_on<Spec>(current_isa());
   if (t == nullptr) throw std::runtime_error("no kernels for this ISA");
   return *t;
 }
