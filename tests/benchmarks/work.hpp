@@ -250,6 +250,13 @@ template <class Spec> class core_work final : public work {
   }
 
   kda::status call(const kda::executor& e, kda::checking c) override { return call_(args_, in_.workspace(), e, c); }
+  /// The same tensors with the slots of `sequences`, `gap` elements apart, in the same memory: gap is at most its own.
+  void call_with(const batch& sequences, index gap, const kda::executor& e) {
+    kda::delta_rule_args<Spec> a = args_;
+    a.sequences = sequences.views();
+    a.states.slot_stride = in_.g.HV * in_.state_size + gap;
+    if (!call_(a, in_.workspace(), e, kda::checking::checked)) throw std::runtime_error("refused with other slots");
+  }
 
   double check() override {
     std::vector<ref::values> states;
