@@ -5,6 +5,8 @@
 // Exit status 1 if an error exceeds its bound; it is marked with an exclamation mark.
 #include "support/regimes.hpp"
 
+#include <span>
+
 namespace testing {
 namespace {
 
@@ -73,12 +75,12 @@ class printer {
 
 // ---- the delta rule -------------------------------------------------------------------------------------------------
 
-template <class Spec> std::vector<worst_errors> measure(const regime& r) {
-  std::vector<worst_errors> worst(std::size(all_isas));
+template <class Spec> std::vector<worst_errors> measure(const regime& r, std::span<const kda::isa> isas = all_isas) {
+  std::vector<worst_errors> worst(isas.size());
   for (const problem& p : r.problems) {
     const exact e = reference_of<Spec>(p);
     for (std::size_t i = 0; i < worst.size(); ++i)
-      if (const auto* kernels = kernels_on<Spec>(all_isas[i])) worst[i].take<Spec>(p, e, *kernels);
+      if (const auto* kernels = kernels_on<Spec>(isas[i])) worst[i].take<Spec>(p, e, *kernels);
   }
   return worst;
 }
@@ -96,17 +98,9 @@ template <class Spec> section bf16_products(const std::string& title) {
   for (const kda::isa isa : kda::all_isas) s.columns.emplace_back(kda::name(isa));
   for (const regime& r : products_regimes<Spec>()) {
     s.rows.push_back({r.name, r.bound, {}});
-    for (const kda::isa isa : kda::all_isas) {
-      const auto* kernels = kernels_on<Spec>(isa);
-      double worst = kernels == nullptr ? not_measured : 0;
-      for (const problem& p : r.problems) {
-        if (kernels == nullptr) break;
-        const outcome<Spec> o = run<Spec>(p, {core::prefill}, {}, *kernels);
-        const exact e = reference_of<Spec>(p);
-        worst = std::max({worst, error_before_rounding(o.out, e.out), relative_error(o.state, e.state)});
-      }
-      s.rows.back().errors.push_back(worst);
-    }
+    const std::vector<worst_errors> worst = measure<Spec>(r, kda::all_isas);
+    for (std::size_t i = 0; i < worst.size(); ++i)
+      s.rows.back().errors.push_back(kernels_on<Spec>(kda::all_isas[i]) ? worst[i].prefill.worst() : not_measured);
   }
   return s;
 }

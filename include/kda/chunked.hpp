@@ -56,9 +56,7 @@ struct bf16_products {
   using factor = bf16_pair;
   using key = bf16;  // two neighbours are a factor
   static constexpr std::ptrdiff_t terms = 2;
-  KDA_INLINE static void store_key(key* p, vec a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(a.x)));
-  }
+  KDA_INLINE static void store_key(key* p, vec a) { store_factors(p, a); }
   KDA_INLINE static void store_pairs(factor* p, vec a, vec b) { store(p, join(a, b)); }
 };
 template <class Spec>

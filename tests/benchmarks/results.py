@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file that kda_benchmarks and peers/measure.py write: reading, checking and looking things up."""
 import json
+import re
 
 ROW = {"peer": (str, type(None)), "op": str, "isa": (str, type(None)), "io": str, "state": str, "layout": (str, type(None)),
        "geometry": str, "threads": int, "N": int, "T": int, "us": (int, float), "us_per_token_head": (int, float),
@@ -34,6 +35,16 @@ def check(data):
             raise Wrong(f"results[{i}]: us is {row['us']}")
     for i, row in enumerate(data["ratios"]):
         members(row, RATIO, f"ratios[{i}]")
+
+
+def put_into(document, sections):
+    """Puts each text of {name: text} between the lines <!-- name --> and <!-- end --> of a file."""
+    with open(document, encoding="utf-8") as f:
+        whole = f.read()
+    for name, text in sections.items():
+        whole = re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, text=text: m[1] + text + m[2], whole, flags=re.DOTALL)
+    with open(document, "w", encoding="utf-8") as f:
+        f.write(whole)
 
 
 class Results:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+from results import put_into
+
 # Stages by the innermost of these functions that a sample lies in; what is in none of them is "the rest".
 PREFILL = {
     "gate, beta, norm, copies": "gate_channels gate_tokens beta_tokens copy_row scale_row l2norm_factor fill_decay fill",
@@ -50,7 +52,7 @@ def samples(program, case):
     """Counts of sampled addresses of the program's file, for one benchmark; empty if the program has no such case."""
     with tempfile.NamedTemporaryFile() as data:
         run("perf", "record", "--quiet", "--event", "cpu-clock", "--freq", "5000", "--output", data.name, program, "--quick",
-            "--no-ratios", "--seconds", "2", f"--benchmark_filter=^{case}")
+            "--no-ratios", "--seconds", "0.3", f"--benchmark_filter=^{case}")
         events = run("perf", "script", "--input", data.name, "--fields", "comm,tid,ip,sym,event", "--show-mmap-events")
     name = re.escape(program.rsplit("/", 1)[-1])
     mapped = re.search(rf"MMAP2.*?\[0x([0-9a-f]+)\(0x[0-9a-f]+\) @ (0x[0-9a-f]+|0) .*r-xp.*{name}", events)
@@ -105,14 +107,10 @@ def main(words):
     if not words:
         sys.exit(__doc__)
     text = report(words[0])
-    if words[1:2] != ["--into"]:
+    if words[1:2] == ["--into"]:
+        put_into(words[2], {"stages": text})
+    else:
         print(text, end="")
-        return
-    with open(words[2], encoding="utf-8") as f:
-        document = f.read()
-    document = re.sub(r"(<!-- stages -->\n).*?(<!-- end -->)", lambda m: m[1] + text + m[2], document, flags=re.DOTALL)
-    with open(words[2], "w", encoding="utf-8") as f:
-        f.write(document)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@
     table.py FILE --into DOCUMENT    puts each between the lines <!-- SECTION --> and <!-- end --> of DOCUMENT
     table.py FILE --check            only whether FILE is as it should be
 """
-import re
 import sys
 
-from results import Results, Wrong
+from results import Results, Wrong, put_into
 
 GLM, NEXT = "GLM-5.3-Flash", "Qwen3-Next"
 F32 = dict(io="f32", state="f32", products="f32", layout="value_major")
@@ -245,13 +244,7 @@ def main(words):
             section(r)
         print(f"{len(r.rows)} results, {len(r.ratios)} ratios")
     elif words[1:2] == ["--into"]:
-        with open(words[2], encoding="utf-8") as f:
-            text = f.read()
-        for name, section in SECTIONS.items():
-            part = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-            text = part.sub(lambda m, s=section: m[1] + s(r) + m[2], text)
-        with open(words[2], "w", encoding="utf-8") as f:
-            f.write(text)
+        put_into(words[2], {name: section(r) for name, section in SECTIONS.items()})
     else:
         for name in words[1:] or SECTIONS:
             print(f"## {name}\n\n{SECTIONS[name](r)}")

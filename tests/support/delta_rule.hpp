@@ -363,7 +363,7 @@ template <class T> bool same_bits(const std::vector<T>& a, const std::vector<T>&
            return __builtin_bit_cast(bits, x) == __builtin_bit_cast(bits, y);
          });
 }
-template <class Spec> bool same_bits(const outcome<Spec>& a, const outcome<Spec>& b) {
+template <class A, class B> bool same_bits(const outcome<A>& a, const outcome<B>& b) {
   return same_bits(a.out, b.out) && same_bits(a.state, b.state);
 }
 

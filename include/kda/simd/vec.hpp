@@ -488,6 +488,10 @@ KDA_INLINE pair_vec join(vec a, vec b) {
   const pair x = {a, b};
   return {join_words(x)};
 }
+/// Neighbouring lanes as pairs: what load(const bf16_pair*) takes up again.
+KDA_INLINE void store_factors(bf16* p, vec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(a.x)));
+}
 /// c + a.first * b.first + a.second * b.second; denormals count as zero.
 KDA_INLINE vec fma(pair_vec a, pair_vec b, vec c) {
   return {vec::batch(_mm512_dpbf16_ps(c.x, __builtin_bit_cast(__m512bh, a.x), __builtin_bit_cast(__m512bh, b.x)))};
