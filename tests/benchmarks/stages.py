@@ -49,7 +49,7 @@ def run(*command):
 
 
 def samples(program, case):
-    """Counts of sampled addresses of the program's file, for one benchmark; empty if the program has no such case."""
+    """Counts of sampled addresses of the program's file, for one benchmark; empty if the program has none of that name."""
     with tempfile.NamedTemporaryFile() as data:
         run("perf", "record", "--quiet", "--event", "cpu-clock", "--freq", "5000", "--output", data.name, program, "--quick",
             "--no-ratios", "--seconds", "0.3", f"--benchmark_filter=^{case}")
@@ -60,7 +60,7 @@ def samples(program, case):
     found = collections.Counter()
     for line in events.splitlines():
         sample = re.search(r"cpu-clock\S*\s+([0-9a-f]+) (.*)", line)
-        if sample and "kda::" in sample[2] and "isa_" in sample[2] and "bench::" not in sample[2]:
+        if sample and re.search(r"\bkda::\S*isa_", sample[2]) and not re.search("bench::|thread_pool", sample[2]):
             found[int(sample[1], 16) - base] += 1
     return found
 
