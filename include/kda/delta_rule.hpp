@@ -28,7 +28,7 @@ template <class Spec> class head_walk {
   /// Token by token. The state goes from the loaded slot through the tokens to the stored one: only the first token
   /// reads the one and writes the other. Frozen sequences work on a copy.
   template <class Source> KDA_INLINE void decode(const Source& source, tile& tile, arena scratch) const {
-    token_rows x = make_token_rows(scratch, tile);
+    token_rows x = make_token_rows<detail::is_per_channel<Spec>>(scratch, tile);
     float* out = scratch.take(chunk_tokens * tile.value_stride);
     if (s_.tokens == 0) {
       if (!s_.frozen && !s_.speculative) keep_or_clear(at(s_.store));
@@ -192,7 +192,7 @@ template <class Spec, mode Mode> class delta_rule_tasks {
       for (std::ptrdiff_t h = 0; h < at.heads; ++h) write_zeros(args_.out, s, at.head + h, at.column, at.columns);
       return;
     }
-    tile tile = make_tile(scratch, args_.q.shape[2], at.columns);
+    tile tile = make_tile(scratch, args_.q.shape[2], at.columns, Mode, s.tokens);
     const head_walk<Spec> walk(args_, s, at.head, at.column, at.columns);
     const auto source_of = [&](std::ptrdiff_t h) KDA_INLINE_LAMBDA {
       return tensor_source<Spec>{head_prologue<Spec>(args_, at.head + h, at.column), at.columns};

@@ -25,12 +25,12 @@ struct upcoming_rows {
   }
 };
 
-/// At most chunk_tokens tokens of one value head and of a block of its value columns. Rows of q, k, g, alpha hold
-/// key_stride floats: K channels, then zeros in q and k and anything finite in g and alpha; rows of v hold
+/// At most `room` tokens, no more than chunk_tokens, of one value head and of a block of its value columns. Rows of q, k,
+/// g, alpha hold key_stride floats: K channels, then zeros in q and k and anything finite in g and alpha; rows of v hold
 /// value_stride. With per-head decay g and alpha hold one number a token. Both strides are multiples of 16, whatever
-/// the lanes.
+/// the lanes; key_stride is one of 32 for decode, which works on pairs of vectors.
 struct tile {
-  std::ptrdiff_t tokens, key_dim, key_stride, columns, value_stride;
+  std::ptrdiff_t tokens, room, key_dim, key_stride, columns, value_stride;
   float* q;      ///< normalised and scaled
   float* k;      ///< normalised
   float* g;      ///< log decay
@@ -56,18 +56,21 @@ struct arena {
   }
 };
 
-KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t columns) {
+/// The tile of a sequence. That of decode is no larger than its tokens need.
+KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t columns, mode m,
+                          std::ptrdiff_t tokens) {
   constexpr std::ptrdiff_t stagger = 32;  // two cache lines: a channel of all four then takes different sets of L1
   tile t{};
   t.key_dim = key_dim;
-  t.key_stride = detail::round_up(key_dim, 16);
+  t.room = m == mode::decode && tokens < chunk_tokens ? tokens : chunk_tokens;
+  t.key_stride = detail::round_up(key_dim, m == mode::decode ? 32 : 16);
   t.columns = columns;
   t.value_stride = detail::round_up(columns, 16);
-  t.q = scratch.take(chunk_tokens * t.key_stride + stagger);
-  t.k = scratch.take(chunk_tokens * t.key_stride + stagger);
-  t.g = scratch.take(chunk_tokens * t.key_stride + stagger);
-  t.alpha = scratch.take(chunk_tokens * t.key_stride + stagger);
-  t.v = scratch.take(chunk_tokens * t.value_stride);
+  t.q = scratch.take(t.room * t.key_stride + stagger);
+  t.k = scratch.take(t.room * t.key_stride + stagger);
+  t.g = scratch.take(t.room * t.key_stride + stagger);
+  t.alpha = scratch.take(t.room * t.key_stride + stagger);
+  t.v = scratch.take(t.room * t.value_stride);
   t.beta = scratch.take(chunk_tokens);
   return t;
 }

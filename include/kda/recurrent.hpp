@@ -13,10 +13,11 @@
 // one stream. Pass 1 therefore takes row after row. Four neighbouring rows at a time save a third of its loads and took
 // 3 to 4 times as long from DRAM, stores out of order or software prefetch up to twice as long.
 //
-// value_major: pass 1 on as many rows as there are lanes, which stay in L1; their partial sums are transposed and added
-// up together; then pass 2 on the same rows, four at a time. Registers of pass 1: r and p, two sums of each, one of S;
-// kd and qd come from L1 or, on AVX-512 with 128 channels, stay in 16 registers. Pass 2: four d, two each of k, factor
-// and mask, S. All tokens of a run are taken on a group before the next group is read.
+// value_major: pass 1 on the few rows of a group, which stay in L1; two rows' r and p are added up across the lanes
+// while the next two are read. Then pass 2 on the same rows, four at a time. Registers of pass 1: r and p, two sums of
+// each, one of S; kd and qd come from L1 or, on AVX-512 with 128 channels, stay in 16 registers. Pass 2: four d, two
+// each of k, factor and mask, S. All tokens of a run are taken on a group before the next group is read. A group's sums
+// kept as vectors until all its rows are read (2 KiB on the stack, one long pause) took 1.4 times as long from DRAM.
 // key_major: pass 1 on the whole block, pass 2 of a token beside pass 1 of the next, eight rows at a time. r and p of all
 // columns are in L1, or, on AVX-512 with 128 columns, in 16 registers. Pass 2: k, factor, mask; d from L1.
 //
@@ -29,20 +30,21 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// What the cores need of the tokens of a run, and their scratch. Rows of channels are key_row floats apart, zeros past
-/// K, (even, odd) apart where they meet pairs of bf16.
+/// What the cores need of the tokens of a run, and their scratch. Rows of channels are a tile's key_stride apart, zeros
+/// past K, (even, odd) apart where they meet pairs of bf16. They take the places of the tile's k, alpha, q and g, so
+/// that all that one token needs lies in a few KiB: what a prologue misses in L1 waits behind the state's reads.
 struct token_rows {
-  std::ptrdiff_t key_row;
-  float *k, *kd, *qd, *factor, *keep;  ///< [chunk_tokens, key_row]; factor, keep: applied_decay
-  float* qk;                           ///< [chunk_tokens] q . k
-  float *r, *p, *delta;                ///< [columns]
+  float *k, *kd, *qd;    ///< [room, key_stride]
+  float* factor;         ///< the decay to apply (applied_decay); below zero where it says `keep`
+  float* qk;             ///< [chunk_tokens] q . k
+  float *r, *p, *delta;  ///< [columns]
 };
 
-KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
+template <bool PerChannel> KDA_INLINE token_rows make_token_rows(arena& scratch, const tile& t) {
   token_rows x{};
-  x.key_row = detail::round_up(t.key_dim, 32);
-  float** const of_tokens[] = {&x.k, &x.kd, &x.qd, &x.factor, &x.keep};
-  for (float** row : of_tokens) *row = scratch.take(chunk_tokens * x.key_row);
+  x.k = t.k, x.qd = t.q;
+  x.kd = PerChannel ? t.alpha : scratch.take(t.room * t.key_stride);
+  x.factor = PerChannel ? t.g : scratch.take(t.room * t.key_stride);
   x.qk = scratch.take(chunk_tokens);
   float** const of_columns[] = {&x.r, &x.p, &x.delta};
   for (float** row : of_columns) *row = scratch.take(detail::round_up(t.columns, 32));
@@ -56,35 +58,36 @@ template <bool EvenOdd> KDA_INLINE void load_row(const float* row, std::ptrdiff_
   if constexpr (EvenOdd) to_even_odd(x);
 }
 
-/// Forms the rows of token i of the tile.
+/// Forms the rows of token i of the tile. What is to be kept is told by the sign of the factor: a factor of zero of the
+/// kept ones becomes the smallest normal number below, whose product with S no sum shows.
 template <bool PerChannel, bool EvenOdd> KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
-  const float *q = t.q + i * t.key_stride, *k = t.k + i * t.key_stride;
-  x.qk[i] = dot(q, k, t.key_stride);
+  constexpr float least_below = -1.17549435e-38f;
+  const std::ptrdiff_t row = i * t.key_stride;
+  x.qk[i] = dot(t.q + row, t.k + row, t.key_stride);
   pair e, g;
   if constexpr (!PerChannel) e[0] = e[1] = broadcast(t.alpha[i]), g[0] = g[1] = broadcast(t.g[i]);
   for (std::ptrdiff_t d = 0; d < t.key_stride; d += 2 * vec::lanes) {
-    const std::ptrdiff_t at = i * x.key_row + d;
     pair a, b;
-    load_row<EvenOdd>(k, d, t.key_stride, a);
-    load_row<EvenOdd>(q, d, t.key_stride, b);
+    load_row<EvenOdd>(t.k + row, d, t.key_stride, a);
+    load_row<EvenOdd>(t.q + row, d, t.key_stride, b);
     if constexpr (PerChannel) {
-      load_row<EvenOdd>(t.alpha + i * t.key_stride, d, t.key_stride, e);
-      load_row<EvenOdd>(t.g + i * t.key_stride, d, t.key_stride, g);
+      load_row<EvenOdd>(t.alpha + row, d, t.key_stride, e);
+      load_row<EvenOdd>(t.g + row, d, t.key_stride, g);
     }
     KDA_UNROLL
     for (int h = 0; h < 2; ++h) {
-      const std::ptrdiff_t to = at + h * vec::lanes;
+      const std::ptrdiff_t to = row + d + h * vec::lanes;
       const applied_decay decay = apply_decay(g[h], e[h]);
+      const vec below = min(broadcast(least_below), decay.factor);
       store(x.kd + to, e[h] * a[h]);
       store(x.qd + to, e[h] * b[h]);
       store(x.k + to, canonical_nan(a[h]));
-      store(x.factor + to, canonical_nan(decay.factor));
-      store(x.keep + to, decay.keep);
+      store(x.factor + to, canonical_nan(select(less(broadcast(0.f), decay.keep), below, decay.factor)));
     }
   }
 }
 
-KDA_INLINE mask kept(vec keep) { return less(broadcast(0.f), keep); }
+KDA_INLINE mask kept(vec factor) { return less(factor, broadcast(0.f)); }
 
 // S <- keep S + (factor S + k d)
 KDA_INLINE vec updated(vec s, mask keep, vec factor, vec k, vec delta) {
@@ -93,87 +96,134 @@ KDA_INLINE vec updated(vec s, mask keep, vec factor, vec k, vec delta) {
 
 // ---- S [V, K] -------------------------------------------------------------------------------------------------------
 
-// Lane sums of S kd and S qd, as two sums each: of the first and the second vectors of all pairs.
+// r and p of a row, before their lanes are added up: sums of the first and of the second vectors of all pairs.
 struct row_sums {
   pair r, p;
-};
-KDA_INLINE void add_products(const pair& s, const float* kd, const float* qd, row_sums& sum) {
-  KDA_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const vec z = pinned(s[i]);
-    sum.r[i] = fma(z, load(kd + i * vec::lanes), sum.r[i]);
-    sum.p[i] = fma(z, load(qd + i * vec::lanes), sum.p[i]);
-  }
-}
 
-// Channels back in order, so that a bf16 state gives the sums of an fp32 state.
-template <class T> KDA_INLINE void finish_row(row_sums& sum, vec& r, vec& p) {
-  if constexpr (std::is_same_v<T, bf16>) from_even_odd(sum.r), from_even_odd(sum.p);
-  r = sum.r[0] + sum.r[1];
-  p = sum.p[0] + sum.p[1];
-}
-
-// r[b], p[b]: what is left to add up of row b, row after row.
-template <class T>
-KDA_INLINE void sum_rows(const T* s, std::ptrdiff_t stride, const float* kd, const float* qd, std::ptrdiff_t K,
-                         std::ptrdiff_t rows, vec* r, vec* p) {
-  constexpr std::ptrdiff_t step = 2 * vec::lanes;
-  const std::ptrdiff_t whole = K / step * step;
-#if KDA_ISA_IS_AVX512()
-  constexpr int held = 4;
-  if (K == held * step) {
-    vec x[2 * held], y[2 * held];
+  KDA_INLINE void clear() { r[0] = r[1] = p[0] = p[1] = broadcast(0.f); }
+  KDA_INLINE void add(const pair& s, const pair& kd, const pair& qd) {
     KDA_UNROLL
-    for (int i = 0; i < 2 * held; ++i) x[i] = load(kd + i * vec::lanes), y[i] = load(qd + i * vec::lanes);
-    KDA_NO_UNROLL
-    for (std::ptrdiff_t b = 0; b < rows; ++b) {
-      row_sums sum;
-      sum.r[0] = sum.r[1] = sum.p[0] = sum.p[1] = broadcast(0.f);
-      KDA_UNROLL
-      for (int c = 0; c < held; ++c) {
-        pair a;
-        load_pair(s + b * stride + c * step, a);
-        KDA_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const vec z = pinned(a[i]);
-          sum.r[i] = fma(z, x[2 * c + i], sum.r[i]);
-          sum.p[i] = fma(z, y[2 * c + i], sum.p[i]);
-        }
-      }
-      finish_row<T>(sum, r[b], p[b]);
+    for (int i = 0; i < 2; ++i) {
+      const vec z = pinned(s[i]);
+      r[i] = fma(z, kd[i], r[i]);
+      p[i] = fma(z, qd[i], p[i]);
     }
-    return;
   }
-#endif
-  KDA_NO_UNROLL
-  for (std::ptrdiff_t b = 0; b < rows; ++b) {
-    const T* row = s + b * stride;
+  KDA_INLINE void add(const pair& s, const float* kd, const float* qd) {
+    KDA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const vec z = pinned(s[i]);
+      r[i] = fma(z, load(kd + i * vec::lanes), r[i]);
+      p[i] = fma(z, load(qd + i * vec::lanes), p[i]);
+    }
+  }
+  /// Channels come back in order, so that a bf16 state gives the sums of an fp32 state.
+  template <class T> KDA_INLINE void finish(vec& whole_r, vec& whole_p) {
+    if constexpr (std::is_same_v<T, bf16>) from_even_odd(r), from_even_odd(p);
+    whole_r = r[0] + r[1];
+    whole_p = p[0] + p[1];
+  }
+};
+
+// One row against kd and qd in memory.
+struct row_products {
+  const float *kd, *qd;
+  std::ptrdiff_t K;
+
+  template <class T> KDA_INLINE void operator()(const T* row, vec& r, vec& p) const {
+    constexpr std::ptrdiff_t step = 2 * vec::lanes;
+    const std::ptrdiff_t whole = K / step * step;
     row_sums sum;
-    sum.r[0] = sum.r[1] = sum.p[0] = sum.p[1] = broadcast(0.f);
+    sum.clear();
+    pair a;
     for (std::ptrdiff_t d = 0; d < whole; d += step) {
-      pair a;
       load_pair(row + d, a);
-      add_products(a, kd + d, qd + d, sum);
+      sum.add(a, kd + d, qd + d);
     }
     if (whole < K) {
-      pair a;
       load_pair(row + whole, a, K - whole);
-      add_products(a, kd + whole, qd + whole, sum);
+      sum.add(a, kd + whole, qd + whole);
     }
-    finish_row<T>(sum, r[b], p[b]);
+    sum.finish<T>(r, p);
+  }
+};
+
+// The same for 128 channels; AVX-512 has room for kd and qd in registers.
+struct row_products_of_128 {
+  static constexpr std::ptrdiff_t channels = 128, step = 2 * vec::lanes;
+#if KDA_ISA_IS_AVX512()
+  pair kd[channels / step], qd[channels / step];
+
+  KDA_INLINE row_products_of_128(const float* kd_row, const float* qd_row) {
+    KDA_UNROLL
+    for (std::ptrdiff_t c = 0; c < channels / step; ++c) {
+      load_pair(kd_row + c * step, kd[c]);
+      load_pair(qd_row + c * step, qd[c]);
+    }
+  }
+  template <class T> KDA_INLINE void operator()(const T* row, vec& r, vec& p) const {
+    row_sums sum;
+    sum.clear();
+    KDA_UNROLL
+    for (std::ptrdiff_t c = 0; c < channels / step; ++c) {
+      pair a;
+      load_pair(row + c * step, a);
+      sum.add(a, kd[c], qd[c]);
+    }
+    sum.finish<T>(r, p);
+  }
+#else
+  const float *kd, *qd;
+
+  template <class T> KDA_INLINE void operator()(const T* row, vec& r, vec& p) const {
+    row_sums sum;
+    sum.clear();
+    const T* s = reloaded(row);
+    const float *x = reloaded(kd), *y = reloaded(qd);
+    KDA_UNROLL
+    for (std::ptrdiff_t d = 0; d < channels; d += step) {
+      pair a;
+      load_pair(s + d, a);
+      sum.add(a, x + d, y + d);
+    }
+    sum.finish<T>(r, p);
+  }
+#endif
+};
+
+// Pass 1 of token i on the n rows at s, which hold columns [v, v + n): their outputs and deltas, and one more if n is
+// odd: whatever comes of the last row and of what lies past the values.
+template <class T, class Products>
+KDA_INLINE void sum_rows(const tile& t, const token_rows& x, std::ptrdiff_t i, const T* s, std::ptrdiff_t stride,
+                         std::ptrdiff_t v, std::ptrdiff_t n, const Products& products, float* out, float* deltas) {
+  const float* values = t.v + i * t.value_stride + v;
+  const float beta = t.beta[i], qk = x.qk[i];
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t b = 0; b < n; b += 2) {
+    vec of_lanes[4];  // r of two rows, p of two rows
+    KDA_NO_UNROLL
+    for (std::ptrdiff_t j = 0; j < 2; ++j) products(s + (b + j < n ? b + j : b) * stride, of_lanes[j], of_lanes[2 + j]);
+    float sum[4];
+    sum_lanes(of_lanes, sum);
+    KDA_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const float delta = beta * (values[b + j] - sum[j]);
+      out[v + b + j] = fma(qk, delta, sum[2 + j]);
+      deltas[b + j] = delta;
+    }
   }
 }
 
 template <int Rows, bool Whole, class T>
 KDA_INLINE void update_pairs(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const float* k,
-                             const float* factor, const float* keep, std::ptrdiff_t n, const vectors<Rows>& delta) {
+                             const float* factor, std::ptrdiff_t n, const vectors<Rows>& delta) {
   pair x, f;
   mask m[2];
   KDA_UNROLL
   for (int i = 0; i < 2; ++i) {
     x[i] = pinned(load(k + i * vec::lanes));
     f[i] = pinned(load(factor + i * vec::lanes));
-    m[i] = kept(load(keep + i * vec::lanes));
+    m[i] = kept(f[i]);
   }
   KDA_UNROLL
   for (int b = 0; b < Rows; ++b) {
@@ -191,36 +241,38 @@ KDA_INLINE void update_pairs(const T* s, std::ptrdiff_t stride, T* to, std::ptrd
   }
 }
 
+// Pass 2 of token i on Rows rows.
 template <int Rows, class T>
-KDA_INLINE void update_rows(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
-                            std::ptrdiff_t K, std::ptrdiff_t i, const float* deltas) {
+KDA_INLINE void update_rows(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const float* k,
+                            const float* factor, std::ptrdiff_t K, const float* deltas) {
   constexpr std::ptrdiff_t step = 2 * vec::lanes;
-  const float *k = x.k + i * x.key_row, *factor = x.factor + i * x.key_row, *keep = x.keep + i * x.key_row;
   vectors<Rows> delta;
   KDA_UNROLL
-  for (int b = 0; b < Rows; ++b) delta[b] = pinned(broadcast(deltas[b]));
+  for (int b = 0; b < Rows; ++b) {
+    delta[b] = broadcast(deltas[b]);
+    delta[b] = pinned(std::is_same_v<T, bf16> ? canonical_nan(delta[b]) : delta[b]);
+  }
   std::ptrdiff_t d = 0;
   KDA_NO_UNROLL
   for (; d + step <= K; d += step)
-    update_pairs<Rows, true>(s + d, stride, to + d, to_stride, k + d, factor + d, keep + d, step, delta);
-  if (d < K) update_pairs<Rows, false>(s + d, stride, to + d, to_stride, k + d, factor + d, keep + d, K - d, delta);
+    update_pairs<Rows, true>(s + d, stride, to + d, to_stride, k + d, factor + d, step, delta);
+  if (d < K) update_pairs<Rows, false>(s + d, stride, to + d, to_stride, k + d, factor + d, K - d, delta);
 }
 
-// Rows that are summed before the first of them is updated: the lanes of all of them are added up together.
-inline constexpr std::ptrdiff_t rows_at_once = vec::lanes > 4 ? vec::lanes : 4;
+// Rows of a group: those that are summed before the first of them is updated.
+template <class T> inline constexpr std::ptrdiff_t group_rows = 4096 / 128 / sizeof(T);
 inline constexpr int row_block = block_rows < 4 ? block_rows : 4;
 
 template <class T> KDA_INLINE void fetch(const T* row, std::ptrdiff_t n) {
-  for (std::ptrdiff_t d = 0; d < n; d += 64 / static_cast<std::ptrdiff_t>(sizeof(T))) __builtin_prefetch(row + d);
+  for (std::ptrdiff_t d = 0; d < n; d += 64 / static_cast<std::ptrdiff_t>(sizeof(T))) prefetch(row + d);
 }
 
-// Tokens [first, last) on value rows [v, v + n), n <= rows_at_once. Later tokens find the rows in L1; memory is idle
-// then, and gets the next group's rows, a share for each token.
+// Tokens [first, last) on value rows [v, v + n), n <= group_rows. Later tokens find the rows in L1; memory is idle then,
+// and gets the next group's rows, a share for each token.
 template <class T>
 KDA_INLINE void run_rows(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
                          std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
                          std::ptrdiff_t v, std::ptrdiff_t n, float* out) {
-  using one_each = vec[static_cast<std::size_t>(vec::lanes)];
   from += v * from_stride;
   to += v * to_stride;
   const T* next = from + n * from_stride;
@@ -230,20 +282,16 @@ KDA_INLINE void run_rows(const tile& t, std::ptrdiff_t first, std::ptrdiff_t las
       const std::ptrdiff_t later = last - first - 1, share = (n + later - 1) / later, begin = (i - first - 1) * share;
       for (std::ptrdiff_t b = begin; b < begin + share && b < next_rows; ++b) fetch(next + b * next_stride, t.key_dim);
     }
-    vec r[rows_at_once], p[rows_at_once];
-    for (std::ptrdiff_t b = n; b < rows_at_once; ++b) r[b] = p[b] = broadcast(0.f);
-    sum_rows(from, from_stride, x.kd + i * x.key_row, x.qd + i * x.key_row, t.key_dim, n, r, p);
-    float deltas[rows_at_once];
-    for (std::ptrdiff_t b = 0; b < rows_at_once; b += vec::lanes) {
-      const vec sums_r = sum_lanes(*reinterpret_cast<one_each*>(r + b));
-      const vec sums_p = sum_lanes(*reinterpret_cast<one_each*>(p + b));
-      const vec delta = broadcast(t.beta[i]) * (load(t.v + i * t.value_stride + v + b) - sums_r);
-      store(out + (i - first) * t.value_stride + v + b, fma(broadcast(x.qk[i]), delta, sums_p));
-      store(deltas + b, canonical_nan(delta));
-    }
+    const std::ptrdiff_t row = i * t.key_stride;
+    float* const token_out = out + (i - first) * t.value_stride;
+    float deltas[group_rows<T> + 1];
+    if (t.key_dim == row_products_of_128::channels)
+      sum_rows(t, x, i, from, from_stride, v, n, row_products_of_128{x.kd + row, x.qd + row}, token_out, deltas);
+    else
+      sum_rows(t, x, i, from, from_stride, v, n, row_products{x.kd + row, x.qd + row, t.key_dim}, token_out, deltas);
     in_blocks<row_block>(0, n, [&]<int Rows>(std::ptrdiff_t b) KDA_INLINE_LAMBDA {
-      update_rows<Rows>(from + b * from_stride, from_stride, to + b * to_stride, to_stride, x, t.key_dim, i,
-                        deltas + b);
+      update_rows<Rows>(from + b * from_stride, from_stride, to + b * to_stride, to_stride, x.k + row, x.factor + row,
+                        t.key_dim, deltas + b);
     });
     from = to, from_stride = to_stride;
   }
@@ -253,9 +301,9 @@ template <class T>
 KDA_NOINLINE void run_value_major(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
                                   std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
                                   float* out) {
-  for (std::ptrdiff_t v = 0; v < t.columns; v += rows_at_once)
+  for (std::ptrdiff_t v = 0; v < t.columns; v += group_rows<T>)
     run_rows(t, first, last, from, from_stride, to, to_stride, x, v,
-             t.columns - v < rows_at_once ? t.columns - v : rows_at_once, out);
+             t.columns - v < group_rows<T> ? t.columns - v : group_rows<T>, out);
 }
 
 // ---- S [K, V] -------------------------------------------------------------------------------------------------------
@@ -281,11 +329,11 @@ KDA_INLINE void add_row_products(const T* s, std::ptrdiff_t n, vec kd, vec qd, f
 
 // r += S^T kd, p += S^T qd over rows [first, last), row by row.
 template <class T>
-KDA_INLINE void sum_key_rows(const T* s, std::ptrdiff_t stride, token_rows& x, std::ptrdiff_t columns, std::ptrdiff_t i,
+KDA_INLINE void sum_key_rows(const T* s, std::ptrdiff_t stride, const tile& t, std::ptrdiff_t i, token_rows& x,
                              std::ptrdiff_t first, std::ptrdiff_t last) {
   constexpr std::ptrdiff_t step = 2 * vec::lanes;
-  const std::ptrdiff_t whole = columns / step * step;
-  const float *kd = x.kd + i * x.key_row, *qd = x.qd + i * x.key_row;
+  const std::ptrdiff_t columns = t.columns, whole = columns / step * step;
+  const float *kd = x.kd + i * t.key_stride, *qd = x.qd + i * t.key_stride;
 #if KDA_ISA_IS_AVX512()
   constexpr int held = 4;
   if (columns == held * step) {
@@ -338,15 +386,15 @@ KDA_INLINE void update_key_pair(const T* s, T* to, std::ptrdiff_t n, mask keep, 
 }
 
 template <class T>
-KDA_INLINE void update_key_rows(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const token_rows& x,
-                                std::ptrdiff_t columns, std::ptrdiff_t i, std::ptrdiff_t first, std::ptrdiff_t last) {
+KDA_INLINE void update_key_rows(const T* s, std::ptrdiff_t stride, T* to, std::ptrdiff_t to_stride, const tile& t,
+                                std::ptrdiff_t i, const token_rows& x, std::ptrdiff_t first, std::ptrdiff_t last) {
   constexpr std::ptrdiff_t step = 2 * vec::lanes;
-  const std::ptrdiff_t whole = columns / step * step;
+  const std::ptrdiff_t columns = t.columns, whole = columns / step * step;
   KDA_NO_UNROLL
   for (std::ptrdiff_t row = first; row < last; ++row) {
-    const std::ptrdiff_t at = i * x.key_row + row;
+    const std::ptrdiff_t at = i * t.key_stride + row;
     const vec k = pinned(broadcast(x.k[at])), factor = pinned(broadcast(x.factor[at]));
-    const mask keep = kept(broadcast(x.keep[at]));
+    const mask keep = kept(factor);
     const T* row_from = s + row * stride;
     T* row_to = to + row * to_stride;
     for (std::ptrdiff_t j = 0; j < whole; j += step)
@@ -387,16 +435,16 @@ KDA_NOINLINE void run_key_major(const tile& t, std::ptrdiff_t first, std::ptrdif
     store(x.r + j, broadcast(0.f));
     store(x.p + j, broadcast(0.f));
   }
-  sum_key_rows(from, from_stride, x, columns, first, 0, K);
+  sum_key_rows(from, from_stride, t, first, x, 0, K);
   for (std::ptrdiff_t i = first; i < last; ++i) {
     finish_sums<std::is_same_v<T, bf16>>(t, i, x, out + (i - first) * t.value_stride);
     if (i + 1 == last) {
-      update_key_rows(from, from_stride, to, to_stride, x, columns, i, 0, K);
+      update_key_rows(from, from_stride, to, to_stride, t, i, x, 0, K);
     } else {
       for (std::ptrdiff_t row = 0; row < K; row += rows) {
         const std::ptrdiff_t end = K - row < rows ? K : row + rows;
-        update_key_rows(from, from_stride, to, to_stride, x, columns, i, row, end);
-        sum_key_rows(to, to_stride, x, columns, i + 1, row, end);
+        update_key_rows(from, from_stride, to, to_stride, t, i, x, row, end);
+        sum_key_rows(to, to_stride, t, i + 1, x, row, end);
       }
     }
     from = to, from_stride = to_stride;

@@ -178,11 +178,12 @@ template <class Spec> class step_tasks {
       write_zeros(args_.y, s, at.head, at.column, at.columns);
       return;
     }
-    tile tile = make_tile(scratch, args_.q.shape[2], at.columns);
+    const mode mode = *args_.modes.at(s.index);
+    tile tile = make_tile(scratch, args_.q.shape[2], at.columns, mode, s.tokens);
     const head_prologue<Spec> prologue(core_, at.head, at.column);
     const step_source<Spec> source(args_, channels_, prologue, s, at.columns, scratch);
     const head_walk<Spec> walk(core_, s, at.head, at.column, at.columns);
-    if (*args_.modes.at(s.index) == mode::decode)
+    if (mode == kda::mode::decode)
       walk.decode(source, tile, scratch);
     else
       walk.prefill([&](std::ptrdiff_t) KDA_INLINE_LAMBDA -> const step_source<Spec>& { return source; }, 1, tile,

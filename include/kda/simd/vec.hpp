@@ -61,6 +61,7 @@ KDA_INLINE vec fma(vec a, vec b, vec c) {
   return {a.x * b.x + c.x};  // no such instruction, so nothing can be contracted
 #endif
 }
+KDA_INLINE float fma(float a, float b, float c) { return fma(vec{a}, vec{b}, vec{c}).x; }
 KDA_INLINE vec fnma(vec a, vec b, vec c) { return fma({-a.x}, b, c); }
 KDA_INLINE vec sqrt(vec a) {
 #if defined(__SSE2__)
@@ -82,6 +83,10 @@ KDA_INLINE vec shift_left_23(vec a) {
 // does not heed it.
 KDA_INLINE vec flushed(vec a) { return {(__builtin_bit_cast(std::uint32_t, a.x) & 0x7f800000u) == 0 ? 0.f : a.x}; }
 KDA_INLINE vec sum_lanes(const vec (&x)[1]) { return x[0]; }
+KDA_INLINE void sum_lanes(const vec (&x)[4], float (&sum)[4]) {
+  KDA_UNROLL
+  for (int i = 0; i < 4; ++i) sum[i] = x[i].x;
+}
 KDA_INLINE void transpose(vec (&)[1]) {}
 KDA_INLINE void load_columns(const float* p, vec (&y)[4]) {
   KDA_UNROLL
@@ -105,6 +110,7 @@ struct vec {
 using mask = xsimd::batch_bool<float, arch>;
 
 KDA_INLINE vec broadcast(float x) { return {vec::batch(x)}; }
+KDA_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 KDA_INLINE vec load(const float* p) { return {vec::batch::load_unaligned(p)}; }
 KDA_INLINE void store(float* p, vec a) { a.x.store_unaligned(p); }
 KDA_INLINE vec fma(vec a, vec b, vec c) {
@@ -153,7 +159,7 @@ KDA_INLINE vec add_where(mask m, vec a, vec b) {
   return {vec::batch(_mm512_mask_add_ps(a.x, static_cast<__mmask16>(m.data), a.x, b.x))};
 }
 KDA_INLINE __mmask16 first_lanes(std::ptrdiff_t n) {
-  return static_cast<__mmask16>(n >= 16 ? 0xffffu : (1u << n) - 1u);
+  return static_cast<__mmask16>(n >= 16 ? 0xffffu : n > 0 ? (1u << n) - 1u : 0u);
 }
 KDA_INLINE vec load(const float* p, std::ptrdiff_t n) { return {vec::batch(_mm512_maskz_loadu_ps(first_lanes(n), p))}; }
 KDA_INLINE void store(float* p, vec a, std::ptrdiff_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.x); }
@@ -410,6 +416,19 @@ KDA_INLINE vec sum_lanes(const vec (&x)[vec::lanes]) {
 #endif
 }
 
+// sum[i]: the lanes of x[i], added in an order that does not depend on i.
+KDA_INLINE void sum_lanes(const vec (&x)[4], float (&sum)[4]) {
+  const vec ab = interleave_low(x[0], x[1]) + interleave_high(x[0], x[1]);
+  const vec cd = interleave_low(x[2], x[3]) + interleave_high(x[2], x[3]);
+  const vec quads = low_pairs(ab, cd) + high_pairs(ab, cd);
+#if KDA_ISA_IS_AVX512()
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(quads.x), _mm512_extractf32x8_ps(quads.x, 1));
+#else
+  const __m256 half = quads.x;
+#endif
+  _mm_storeu_ps(sum, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
 // Lane j of x[i] and lane i of x[j] change places.
 KDA_INLINE void transpose(vec (&x)[vec::lanes]) {
   constexpr int quads = static_cast<int>(vec::lanes) / 4;
@@ -497,6 +516,12 @@ KDA_INLINE vec fma(pair_vec a, pair_vec b, vec c) {
   return {vec::batch(_mm512_dpbf16_ps(c.x, __builtin_bit_cast(__m512bh, a.x), __builtin_bit_cast(__m512bh, b.x)))};
 }
 #endif
+
+// p, of which the compiler knows nothing: it loads from there again, and computes no addresses ahead.
+template <class T> KDA_INLINE const T* reloaded(const T* p) {
+  asm volatile("" : "+r"(p) : : "memory");
+  return p;
+}
 
 // Asks for the cache line at p, into L1: into L2 (prefetcht1) it gained nothing on Zen 4.
 KDA_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
