@@ -7,6 +7,7 @@
 
 #include <kda/executor/thread_pool.hpp>
 
+#include <array>
 #include <cfenv>
 #include <functional>
 #include <thread>
@@ -128,14 +129,18 @@ TEST_CASE("a thread pool runs each task once and returns when all have ended", "
   }
 }
 
-TEST_CASE("threads of a pool work at the same time, asleep or not when the call comes", "[executors][thread_pool]") {
+TEST_CASE("threads of a pool work at the same time, asleep or not, each on the same task in every call",
+          "[executors][thread_pool]") {
   kda::thread_pool pool(4);
+  std::array<std::thread::id, 4> first;
   for (int repeat = 0; repeat < 6; ++repeat) {
     CAPTURE(repeat);
     struct meeting {  // tasks that end when all four have begun, or are not going to
       std::atomic<int> begun = 0, met = 0;
-      static void run(void* self, std::ptrdiff_t) {
+      std::array<std::thread::id, 4> threads;
+      static void run(void* self, std::ptrdiff_t i) {
         auto& m = *static_cast<meeting*>(self);
+        m.threads[static_cast<std::size_t>(i)] = std::this_thread::get_id();
         ++m.begun;
         const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         while (m.begun < 4 && std::chrono::steady_clock::now() < late) std::this_thread::yield();
@@ -144,6 +149,9 @@ TEST_CASE("threads of a pool work at the same time, asleep or not when the call 
     } all;
     pool.run(4, meeting::run, &all);
     REQUIRE(all.met == 4);
+    if (repeat == 0) first = all.threads;
+    CHECK(first[0] == std::this_thread::get_id());
+    CHECK(all.threads == first);
     if (repeat % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
   }
 }

@@ -89,38 +89,67 @@ KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry
   return g;
 }
 
+/// Tasks in as many shares as there are runners: neighbours, whose states and rows are neighbours too. A runner takes the
+/// tasks of its own share, then those left in the others. Where an executor gives a runner the same thread in each call,
+/// that thread finds the states that it left in its caches.
 template <class Task> struct task_queue {
+  struct share {  // at the head of its runner's scratch
+    std::ptrdiff_t next, end;
+
+    /// A task of the share; `end` or more: none is left. It is looked at first, so that the idle do not write there.
+    KDA_INLINE std::ptrdiff_t take() {
+      const std::ptrdiff_t seen = __atomic_load_n(&next, __ATOMIC_RELAXED);
+      return seen < end ? __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) : seen;
+    }
+  };
   const Task& task;
   float* scratch;
-  std::ptrdiff_t count, next;
+  std::ptrdiff_t runners;
+
+  KDA_INLINE task_queue(const Task& t, float* s, std::ptrdiff_t count, std::ptrdiff_t runners_)
+      : task(t), scratch(s), runners(runners_) {
+    const std::ptrdiff_t whole = count / runners, rest = count % runners;
+    for (std::ptrdiff_t r = 0, first = 0; r < runners; ++r) {
+      const std::ptrdiff_t end = first + whole + (r < rest ? 1 : 0);
+      share_of(r) = {first, end};
+      first = end;
+    }
+  }
 
   /// Takes tasks until none is left, in scratch number `runner`. Never inlined, so that no arithmetic leaves the
   /// fp_scope.
   KDA_NOINLINE void drain(std::ptrdiff_t runner) {
-    float* own = scratch + runner * (detail::task_bytes / static_cast<std::ptrdiff_t>(sizeof(float)));
-    for (;;) {
-      const std::ptrdiff_t i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
-      if (i >= count) return;
-      task(i, arena{own});
+    float* own = scratch_of(runner) + detail::alignment / static_cast<std::ptrdiff_t>(sizeof(float));
+    for (std::ptrdiff_t r = 0, other = runner; r < runners; ++r, other = other + 1 < runners ? other + 1 : 0) {
+      share& s = share_of(other);
+      for (std::ptrdiff_t i = s.take(); i < s.end; i = s.take()) task(i, arena{own});
     }
   }
   static void run(void* self, std::ptrdiff_t runner) {
     const fp_scope scope;
     static_cast<task_queue*>(self)->drain(runner);
   }
+
+ private:
+  [[nodiscard]] KDA_INLINE float* scratch_of(std::ptrdiff_t runner) const {
+    return scratch + runner * (detail::task_bytes / static_cast<std::ptrdiff_t>(sizeof(float)));
+  }
+  [[nodiscard]] KDA_INLINE share& share_of(std::ptrdiff_t runner) const {
+    return *reinterpret_cast<share*>(scratch_of(runner));
+  }
 };
 
 /// task(i, scratch) for i in [0, count). The executor is given as many runners as may run at a time, each with scratch
-/// of its own; runners take tasks from a queue, so it does not matter which of them runs, or how often, or when.
+/// of its own; runners help each other, so it does not matter which of them runs, or how often, or when.
 template <class Task>
 KDA_INLINE void run_tasks(const executor& e, float* scratch, std::ptrdiff_t count, const Task& task) {
   if (count <= 0) return;
-  task_queue<Task> queue{task, scratch, count, 0};
   const std::ptrdiff_t most = e.run == nullptr || e.concurrency < 1 ? 1 : e.concurrency;
+  task_queue<Task> queue(task, scratch, count, most < count ? most : count);
   if (e.run == nullptr)
     task_queue<Task>::run(&queue, 0);
   else
-    e.run(e.self, most < count ? most : count, &task_queue<Task>::run, &queue);
+    e.run(e.self, queue.runners, &task_queue<Task>::run, &queue);
 }
 
 }  // namespace kda::inline v0::inline KDA_ISA_NAMESPACE

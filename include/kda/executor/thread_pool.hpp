@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // kda::thread_pool: threads for an engine that has none. Opt-in: it uses the standard library.
 //
-// A call counts its tasks down in `left_`; whoever takes one off owns that task. The caller takes tasks as the workers
-// do and then waits until `unfinished_` is 0, so a worker that wakes late, or never, costs time and nothing else. What
-// orders the memory: left_ is stored with release after the task is set, and taken from with acquire; unfinished_ is
-// counted down with release, and its 0 is read with acquire before the next call sets another task.
+// Thread t of n owns tasks t, t + n, ... of a call and counts them down in `left_[t]`; whoever takes one off has that
+// task to do. Threads take their own first, so that a thread meets the same task in each call, then those of the others.
+// The caller is thread 0 and then waits until `unfinished_` is 0, so a worker that wakes late, or never, costs time and
+// nothing else. What orders the memory: left_ is stored with release after the task is set, and taken from with acquire;
+// unfinished_ is counted down with release, and its 0 is read with acquire before the next call sets another task;
+// `calls_` counts calls once their tasks can be taken.
 #pragma once
 #include "../executor.hpp"
 
@@ -23,30 +25,32 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 class thread_pool {
  public:
   /// Starts threads - 1 threads; std::system_error if the system has no more.
-  explicit thread_pool(std::ptrdiff_t threads) {
+  explicit thread_pool(std::ptrdiff_t threads) : left_(static_cast<std::size_t>(threads > 1 ? threads : 1)) {
     for (std::ptrdiff_t i = 1; i < threads; ++i)
-      workers_.emplace_back([this](const std::stop_token& end) { work(end); });
+      workers_.emplace_back([this, i](const std::stop_token& end) { work(i, end); });
   }
 
   /// Threads that work at a time, the caller's among them.
-  [[nodiscard]] std::ptrdiff_t size() const { return static_cast<std::ptrdiff_t>(workers_.size()) + 1; }
+  [[nodiscard]] std::ptrdiff_t size() const { return static_cast<std::ptrdiff_t>(left_.size()); }
 
   /// f(context, i) for every i in [0, count); returns when all have ended.
   void run(std::ptrdiff_t count, kda::executor::task f, void* context) {
-    if (count <= 1 || workers_.empty()) {
+    if (count <= 1 || size() == 1) {
       for (std::ptrdiff_t i = 0; i < count; ++i) f(context, i);
       return;
     }
     const std::lock_guard one_at_a_time(callers_);
     task_ = f, context_ = context;
     unfinished_.store(count, std::memory_order_relaxed);
-    left_.store(count, std::memory_order_release);
+    for (std::ptrdiff_t t = 0; t < size(); ++t)
+      left_of(t).store((count - t + size() - 1) / size(), std::memory_order_release);
+    calls_.fetch_add(1, std::memory_order_release);
     { const std::lock_guard lock(mutex_); }  // whoever found nothing to do is asleep now, and can be woken
     if (count < size())
       for (std::ptrdiff_t i = 1; i < count; ++i) wake_.notify_one();
     else
       wake_.notify_all();
-    while (take_task()) {
+    while (take_task(0)) {
     }
     const auto all_done = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
     if (spin_until(all_done)) return;
@@ -73,27 +77,39 @@ class thread_pool {
     return false;
   }
 
-  bool take_task() {
-    std::ptrdiff_t n = left_.load(std::memory_order_relaxed);
-    while (n > 0 && !left_.compare_exchange_weak(n, n - 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+  struct alignas(64) counter {
+    std::atomic<std::ptrdiff_t> tasks = 0;
+  };
+  std::atomic<std::ptrdiff_t>& left_of(std::ptrdiff_t thread) { return left_[static_cast<std::size_t>(thread)].tasks; }
+
+  bool take_task(std::ptrdiff_t thread) {
+    for (std::ptrdiff_t t = 0; t < size(); ++t) {
+      const std::ptrdiff_t owner = thread + t < size() ? thread + t : thread + t - size();
+      std::atomic<std::ptrdiff_t>& left = left_of(owner);
+      std::ptrdiff_t n = left.load(std::memory_order_relaxed);
+      while (n > 0 && !left.compare_exchange_weak(n, n - 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+      }
+      if (n <= 0) continue;
+      task_(context_, owner + (n - 1) * size());
+      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        { const std::lock_guard lock(mutex_); }
+        done_.notify_one();
+      }
+      return true;
     }
-    if (n <= 0) return false;
-    task_(context_, n - 1);
-    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      { const std::lock_guard lock(mutex_); }
-      done_.notify_one();
-    }
-    return true;
+    return false;
   }
 
-  void work(const std::stop_token& end) {
-    const auto has_work = [this] { return left_.load(std::memory_order_relaxed) > 0; };
+  void work(std::ptrdiff_t thread, const std::stop_token& end) {
+    std::ptrdiff_t seen = 0;
+    const auto called = [&] { return calls_.load(std::memory_order_acquire) != seen; };
     while (!end.stop_requested()) {
-      while (take_task()) {
+      seen = calls_.load(std::memory_order_acquire);
+      while (take_task(thread)) {
       }
-      if (spin_until([&] { return has_work() || end.stop_requested(); })) continue;
+      if (spin_until([&] { return called() || end.stop_requested(); })) continue;
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, end, has_work);
+      wake_.wait(lock, end, called);
     }
   }
 
@@ -102,7 +118,8 @@ class thread_pool {
   std::condition_variable done_;
   kda::executor::task task_ = nullptr;
   void* context_ = nullptr;
-  alignas(64) std::atomic<std::ptrdiff_t> left_ = 0;
+  std::vector<counter> left_;
+  alignas(64) std::atomic<std::ptrdiff_t> calls_ = 0;
   alignas(64) std::atomic<std::ptrdiff_t> unfinished_ = 0;
   std::vector<std::jthread> workers_;  // last: stopped and joined before what they use goes away
 };
