@@ -62,25 +62,25 @@ template <class Spec> class step_source {
 
  public:
   KDA_INLINE step_source(const step_args<Spec>& args, const step_channels<Spec>& channels,
-                         const head_prologue<Spec>& prologue, const sequence& s, std::ptrdiff_t columns, arena& scratch)
+                         const head_prologue<Spec>& prologue, const sequence& s, const tile& tile, arena& scratch)
       : args_(args),
         prologue_(prologue),
         s_(s),
         K_(args.q.shape[2]),
-        columns_(columns),
+        columns_(tile.columns),
         key_stride_(detail::round_up(K_, 16)),
-        value_stride_(detail::round_up(columns, 16)),
+        value_stride_(tile.value_stride),
         taps_(make_conv_taps(scratch, 2 * key_stride_ + value_stride_)) {
     const std::ptrdiff_t q = prologue.q_head * K_, k = channels.k + q,
                          v = channels.v + prologue.head * args.v.shape[2] + prologue.first_column;
     load_taps(taps_, 0, args.conv_weight, args.conv_bias, q, K_);
     load_taps(taps_, key_stride_, args.conv_weight, args.conv_bias, k, K_);
-    load_taps(taps_, 2 * key_stride_, args.conv_weight, args.conv_bias, v, columns);
+    load_taps(taps_, 2 * key_stride_, args.conv_weight, args.conv_bias, v, columns_);
     const windows w(channels.pool, args.sequences, s, taps_.width);
     before_q_ = w.before(q), before_k_ = w.before(k), before_v_ = w.before(v);
-    q_ = rows<stage_qkv>(scratch, key_stride_);
-    k_ = rows<stage_qkv>(scratch, key_stride_);
-    v_ = rows<stage_qkv>(scratch, value_stride_);
+    q_ = rows<stage_qkv>(scratch, tile.room * key_stride_);
+    k_ = rows<stage_qkv>(scratch, tile.room * key_stride_);
+    v_ = rows<stage_qkv>(scratch, tile.room * value_stride_);
     out_ = rows<stage_out>(scratch, value_stride_);
   }
 
@@ -124,8 +124,8 @@ template <class Spec> class step_source {
   }
 
  private:
-  template <class T> KDA_INLINE static T* rows(arena& scratch, std::ptrdiff_t stride) {
-    return reinterpret_cast<T*>(scratch.take(chunk_tokens * stride));
+  template <class T> KDA_INLINE static T* rows(arena& scratch, std::ptrdiff_t floats) {
+    return reinterpret_cast<T*>(scratch.take(floats));
   }
 
   const step_args<Spec>& args_;
@@ -181,7 +181,7 @@ template <class Spec> class step_tasks {
     const mode mode = *args_.modes.at(s.index);
     tile tile = make_tile(scratch, args_.q.shape[2], at.columns, mode, s.tokens);
     const head_prologue<Spec> prologue(core_, at.head, at.column);
-    const step_source<Spec> source(args_, channels_, prologue, s, at.columns, scratch);
+    const step_source<Spec> source(args_, channels_, prologue, s, tile, scratch);
     const head_walk<Spec> walk(core_, s, at.head, at.column, at.columns);
     if (mode == kda::mode::decode)
       walk.decode(source, tile, scratch);
