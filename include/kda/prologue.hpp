@@ -8,7 +8,7 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
-/// Rows that the next tile will read or write: the chunk before it fetches them into the L2 cache, a line now and then,
+/// Rows that the next tile will read or write: the chunk before it fetches them into the L1 cache, a line now and then,
 /// since token-major rows lie pages apart, where no hardware prefetcher follows. A hint; no rows by default.
 struct upcoming_rows {
   struct rows {

@@ -148,7 +148,7 @@ struct row_products {
   }
 };
 
-// The same for 128 channels; AVX-512 has room for kd and qd in registers.
+// The same for the 128 channels that models have; AVX-512 holds kd and qd in registers.
 struct row_products_of_128 {
   static constexpr std::ptrdiff_t channels = 128, step = 2 * vec::lanes;
 #if KDA_ISA_IS_AVX512()
@@ -178,7 +178,7 @@ struct row_products_of_128 {
   template <class T> KDA_INLINE void operator()(const T* row, vec& r, vec& p) const {
     row_sums sum;
     sum.clear();
-    const T* s = reloaded(row);
+    const T* s = reloaded(row);  // else gcc holds kd, qd and addresses of both rows in registers, which spill
     const float *x = reloaded(kd), *y = reloaded(qd);
     KDA_UNROLL
     for (std::ptrdiff_t d = 0; d < channels; d += step) {
