@@ -21,7 +21,8 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
       .run =
           [](void* self, std::ptrdiff_t count, executor::task f, void* context) {
             const auto limit = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(self));
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(count < limit ? count : limit)) if (count > 1)
+#pragma omp parallel for schedule(static, 1) \
+    num_threads(static_cast <int>(count < limit ? count : limit)) if (count > 1)
             for (std::ptrdiff_t i = 0; i < count; ++i) f(context, i);
           },
       .concurrency = threads};
