@@ -7,7 +7,6 @@
 
 #include <kda/executor/thread_pool.hpp>
 
-#include <array>
 #include <cfenv>
 #include <functional>
 #include <thread>
@@ -129,18 +128,14 @@ TEST_CASE("a thread pool runs each task once and returns when all have ended", "
   }
 }
 
-TEST_CASE("threads of a pool work at the same time, asleep or not, each on the same task in every call",
-          "[executors][thread_pool]") {
+TEST_CASE("threads of a pool work at the same time, asleep or not when the call comes", "[executors][thread_pool]") {
   kda::thread_pool pool(4);
-  std::array<std::thread::id, 4> first;
-  for (int repeat = 0; repeat < (emulated() ? 8 : 60); ++repeat) {
+  for (int repeat = 0; repeat < 6; ++repeat) {
     CAPTURE(repeat);
     struct meeting {  // tasks that end when all four have begun, or are not going to
       std::atomic<int> begun = 0, met = 0;
-      std::array<std::thread::id, 4> threads;
-      static void run(void* self, std::ptrdiff_t i) {
+      static void run(void* self, std::ptrdiff_t) {
         auto& m = *static_cast<meeting*>(self);
-        m.threads[static_cast<std::size_t>(i)] = std::this_thread::get_id();
         ++m.begun;
         const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         while (m.begun < 4 && std::chrono::steady_clock::now() < late) std::this_thread::yield();
@@ -149,11 +144,8 @@ TEST_CASE("threads of a pool work at the same time, asleep or not, each on the s
     } all;
     pool.run(4, meeting::run, &all);
     REQUIRE(all.met == 4);
-    if (repeat == 0) first = all.threads;
-    CHECK(first[0] == std::this_thread::get_id());
-    CHECK(all.threads == first);
-    if (repeat % 7 == 0)  // they sleep after a while, on a busy machine after a long one
-      std::this_thread::sleep_for(std::chrono::milliseconds(repeat == 7 ? 1000 : 3));
+    if (repeat % 2 == 0)  // until they sleep, which takes longer on a busy machine
+      std::this_thread::sleep_for(std::chrono::milliseconds(repeat == 4 ? 1000 : 3));
   }
 }
 
