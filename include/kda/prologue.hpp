@@ -121,7 +121,7 @@ template <class Spec> struct head_prologue {
     }
   }
 
-  /// Fills `tile` with tokens [first, first + n) of the packed batch, n <= chunk_tokens.
+  /// Fills `tile` with tokens [first, first + n) of the packed batch, n <= tile.room.
   KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
     fill(first, n, {args.q.at(first, q_head), args.q.stride[0]}, {args.k.at(first, q_head), args.k.stride[0]},
          {args.v.at(first, head, first_column), args.v.stride[0]}, tile);

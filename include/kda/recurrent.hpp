@@ -17,7 +17,7 @@
 // while the next two are read. Then pass 2 on the same rows, four at a time. Registers of pass 1: r and p, two sums of
 // each, one of S; kd and qd come from L1 or, on AVX-512 with 128 channels, stay in 16 registers. Pass 2: four d, two
 // each of k, factor and mask, S. All tokens of a run are taken on a group before the next group is read. A group's sums
-// kept as vectors until all its rows are read (2 KiB on the stack, one long pause) took 1.4 times as long from DRAM.
+// kept as vectors until all its rows are read (2 KiB on the stack, one long pause) took 1.35 times as long from DRAM.
 // key_major: pass 1 on the whole block, pass 2 of a token beside pass 1 of the next, eight rows at a time. r and p of all
 // columns are in L1, or, on AVX-512 with 128 columns, in 16 registers. Pass 2: k, factor, mask; d from L1.
 //
@@ -31,8 +31,9 @@
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
 /// What the cores need of the tokens of a run, and their scratch. Rows of channels are a tile's key_stride apart, zeros
-/// past K, (even, odd) apart where they meet pairs of bf16. They take the places of the tile's k, alpha, q and g, so
-/// that all that one token needs lies in a few KiB: what a prologue misses in L1 waits behind the state's reads.
+/// past K in k, kd and qd, (even, odd) apart where they meet pairs of bf16. They take the places of the tile's k and q
+/// and, with decay per channel, alpha and g, so that all that one token needs lies in a few KiB: what a prologue misses
+/// in L1 waits behind the state's reads.
 struct token_rows {
   float *k, *kd, *qd;    ///< [room, key_stride]
   float* factor;         ///< the decay to apply (applied_decay); below zero where it says `keep`
@@ -58,8 +59,8 @@ template <bool EvenOdd> KDA_INLINE void load_row(const float* row, std::ptrdiff_
   if constexpr (EvenOdd) to_even_odd(x);
 }
 
-/// Forms the rows of token i of the tile. What is to be kept is told by the sign of the factor: a factor of zero of the
-/// kept ones becomes the smallest normal number below, whose product with S no sum shows.
+/// Forms the rows of token i of the tile, whose own are used up. What is to be kept is told by the sign of the factor: of
+/// the kept ones, zero becomes the first normal number below, whose product with S at most breaks a tie.
 template <bool PerChannel, bool EvenOdd> KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
   constexpr float least_below = -1.17549435e-38f;
   const std::ptrdiff_t row = i * t.key_stride;
@@ -178,8 +179,8 @@ struct row_products_of_128 {
   template <class T> KDA_INLINE void operator()(const T* row, vec& r, vec& p) const {
     row_sums sum;
     sum.clear();
-    const T* s = reloaded(row);  // else gcc holds kd, qd and addresses of both rows in registers, which spill
-    const float *x = reloaded(kd), *y = reloaded(qd);
+    const T* s = opaque(row);  // else gcc holds kd, qd and addresses of both rows in registers, which spill
+    const float *x = opaque(kd), *y = opaque(qd);
     KDA_UNROLL
     for (std::ptrdiff_t d = 0; d < channels; d += step) {
       pair a;
@@ -259,8 +260,10 @@ KDA_INLINE void update_rows(const T* s, std::ptrdiff_t stride, T* to, std::ptrdi
   if (d < K) update_pairs<Rows, false>(s + d, stride, to + d, to_stride, k + d, factor + d, K - d, delta);
 }
 
-// Rows of a group: those that are summed before the first of them is updated.
-template <class T> inline constexpr std::ptrdiff_t group_rows = 4096 / 128 / sizeof(T);
+// Rows of a group: those that are summed before the first of them is updated. 4 KiB with 128 channels, after which the
+// prefetchers are still at work.
+template <class T> inline constexpr std::ptrdiff_t group_rows = 32 / sizeof(T);
+static_assert(group_rows<float> % 2 == 0 && group_rows<bf16> % 2 == 0, "sum_rows takes two at a time");
 inline constexpr int row_block = block_rows < 4 ? block_rows : 4;
 
 template <class T> KDA_INLINE void fetch(const T* row, std::ptrdiff_t n) {
@@ -284,8 +287,8 @@ KDA_INLINE void run_rows(const tile& t, std::ptrdiff_t first, std::ptrdiff_t las
     }
     const std::ptrdiff_t row = i * t.key_stride;
     float* const token_out = out + (i - first) * t.value_stride;
-    float deltas[group_rows<T> + 1];
-    if (t.key_dim == row_products_of_128::channels)
+    float deltas[group_rows<T>];
+    if (vec::lanes > 1 && t.key_dim == row_products_of_128::channels)
       sum_rows(t, x, i, from, from_stride, v, n, row_products_of_128{x.kd + row, x.qd + row}, token_out, deltas);
     else
       sum_rows(t, x, i, from, from_stride, v, n, row_products{x.kd + row, x.qd + row, t.key_dim}, token_out, deltas);
@@ -451,7 +454,7 @@ KDA_NOINLINE void run_key_major(const tile& t, std::ptrdiff_t first, std::ptrdif
   }
 }
 
-/// Tokens [first, last) of the tile, on the block of a head's state at `from`: [K, columns], or [columns, K], with rows
+/// Tokens [first, last) of the tile, each of them once after its fill(), on the block of a head's state at `from`: [K, columns], or [columns, K], with rows
 /// from_stride apart. The state after the last of them goes to `to`, which is `from` or apart from it; with bf16 it is
 /// rounded after each token. out: [last - first, value_stride].
 template <bool PerChannel, layout Layout, class T>

@@ -178,12 +178,12 @@ template <class Spec> class step_tasks {
       write_zeros(args_.y, s, at.head, at.column, at.columns);
       return;
     }
-    const mode mode = *args_.modes.at(s.index);
-    tile tile = make_tile(scratch, args_.q.shape[2], at.columns, mode, s.tokens);
+    const mode core = *args_.modes.at(s.index);
+    tile tile = make_tile(scratch, args_.q.shape[2], at.columns, core, s.tokens);
     const head_prologue<Spec> prologue(core_, at.head, at.column);
     const step_source<Spec> source(args_, channels_, prologue, s, tile, scratch);
     const head_walk<Spec> walk(core_, s, at.head, at.column, at.columns);
-    if (mode == kda::mode::decode)
+    if (core == mode::decode)
       walk.decode(source, tile, scratch);
     else
       walk.prefill([&](std::ptrdiff_t) KDA_INLINE_LAMBDA -> const step_source<Spec>& { return source; }, 1, tile,

@@ -89,31 +89,17 @@ KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry
   return g;
 }
 
-/// Tasks in as many shares as there are runners: neighbours, whose states and rows are neighbours too. A runner takes the
-/// tasks of its own share, then those left in the others. Where an executor gives a runner the same thread in each call,
-/// that thread finds the states that it left in its caches.
+/// Tasks dealt out to the runners, from the first, which are the longest, to the last. A runner takes the tasks of its own
+/// share, then those left in the others. Where an executor gives a runner the same thread in each call, that thread
+/// finds the states that it left in its caches.
 template <class Task> struct task_queue {
-  struct share {  // at the head of its runner's scratch
-    std::ptrdiff_t next, end;
-
-    /// A task of the share; `end` or more: none is left. It is looked at first, so that the idle do not write there.
-    KDA_INLINE std::ptrdiff_t take() {
-      const std::ptrdiff_t seen = __atomic_load_n(&next, __ATOMIC_RELAXED);
-      return seen < end ? __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) : seen;
-    }
-  };
   const Task& task;
   float* scratch;
-  std::ptrdiff_t runners;
+  std::ptrdiff_t count, runners;
 
-  KDA_INLINE task_queue(const Task& t, float* s, std::ptrdiff_t count, std::ptrdiff_t runners_)
-      : task(t), scratch(s), runners(runners_) {
-    const std::ptrdiff_t whole = count / runners, rest = count % runners;
-    for (std::ptrdiff_t r = 0, first = 0; r < runners; ++r) {
-      const std::ptrdiff_t end = first + whole + (r < rest ? 1 : 0);
-      share_of(r) = {first, end};
-      first = end;
-    }
+  KDA_INLINE task_queue(const Task& t, float* s, std::ptrdiff_t count_, std::ptrdiff_t runners_)
+      : task(t), scratch(s), count(count_), runners(runners_) {
+    for (std::ptrdiff_t r = 0; r < runners; ++r) next_of(r) = r;
   }
 
   /// Takes tasks until none is left, in scratch number `runner`. Never inlined, so that no arithmetic leaves the
@@ -121,8 +107,7 @@ template <class Task> struct task_queue {
   KDA_NOINLINE void drain(std::ptrdiff_t runner) {
     float* own = scratch_of(runner) + detail::alignment / static_cast<std::ptrdiff_t>(sizeof(float));
     for (std::ptrdiff_t r = 0, other = runner; r < runners; ++r, other = other + 1 < runners ? other + 1 : 0) {
-      share& s = share_of(other);
-      for (std::ptrdiff_t i = s.take(); i < s.end; i = s.take()) task(i, arena{own});
+      for (std::ptrdiff_t i = take(next_of(other)); i < count; i = take(next_of(other))) task(i, arena{own});
     }
   }
   static void run(void* self, std::ptrdiff_t runner) {
@@ -134,8 +119,14 @@ template <class Task> struct task_queue {
   [[nodiscard]] KDA_INLINE float* scratch_of(std::ptrdiff_t runner) const {
     return scratch + runner * (detail::task_bytes / static_cast<std::ptrdiff_t>(sizeof(float)));
   }
-  [[nodiscard]] KDA_INLINE share& share_of(std::ptrdiff_t runner) const {
-    return *reinterpret_cast<share*>(scratch_of(runner));
+  /// The next task of a runner's share, at the head of its scratch.
+  [[nodiscard]] KDA_INLINE std::ptrdiff_t& next_of(std::ptrdiff_t runner) const {
+    return *reinterpret_cast<std::ptrdiff_t*>(scratch_of(runner));
+  }
+  /// A task of a share; `count` or more: none is left. It is looked at first, so that the idle do not write there.
+  KDA_INLINE std::ptrdiff_t take(std::ptrdiff_t& next) const {
+    const std::ptrdiff_t seen = __atomic_load_n(&next, __ATOMIC_RELAXED);
+    return seen < count ? __atomic_fetch_add(&next, runners, __ATOMIC_RELAXED) : seen;
   }
 };
 

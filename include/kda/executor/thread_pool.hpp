@@ -2,7 +2,7 @@
 // kda::thread_pool: threads for an engine that has none. Opt-in: it uses the standard library.
 //
 // Thread t of n owns tasks t, t + n, ... of a call and counts them down in `left_[t]`; whoever takes one off has that
-// task to do. Threads take their own first, so that a thread meets the same task in each call, then those of the others.
+// task to do. Threads take their own first, so that a thread mostly meets the same task in each call, then the others'.
 // The caller is thread 0 and then waits until `unfinished_` is 0, so a worker that wakes late, or never, costs time and
 // nothing else. What orders the memory: left_ is stored with release after the task is set, and taken from with acquire;
 // unfinished_ is counted down with release, and its 0 is read with acquire before the next call sets another task;
@@ -42,14 +42,11 @@ class thread_pool {
     const std::lock_guard one_at_a_time(callers_);
     task_ = f, context_ = context;
     unfinished_.store(count, std::memory_order_relaxed);
-    for (std::ptrdiff_t t = 0; t < size(); ++t)
+    for (std::ptrdiff_t t = 0; t < size() && t < count; ++t)
       left_of(t).store((count - t + size() - 1) / size(), std::memory_order_release);
     calls_.fetch_add(1, std::memory_order_release);
     { const std::lock_guard lock(mutex_); }  // whoever found nothing to do is asleep now, and can be woken
-    if (count < size())
-      for (std::ptrdiff_t i = 1; i < count; ++i) wake_.notify_one();
-    else
-      wake_.notify_all();
+    wake_.notify_all();
     while (take_task(0)) {
     }
     const auto all_done = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };

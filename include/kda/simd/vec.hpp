@@ -518,7 +518,7 @@ KDA_INLINE vec fma(pair_vec a, pair_vec b, vec c) {
 #endif
 
 // p, of which the compiler knows nothing: it loads from there again, and computes no addresses ahead.
-template <class T> KDA_INLINE const T* reloaded(const T* p) {
+template <class T> KDA_INLINE const T* opaque(const T* p) {
   asm volatile("" : "+r"(p) : : "memory");
   return p;
 }
