@@ -97,8 +97,8 @@ template <class Task> struct task_queue {
   float* scratch;
   std::ptrdiff_t count, runners;
 
-  KDA_INLINE task_queue(const Task& t, float* s, std::ptrdiff_t count_, std::ptrdiff_t runners_)
-      : task(t), scratch(s), count(count_), runners(runners_) {
+  KDA_INLINE task_queue(const Task& task_, float* scratch_, std::ptrdiff_t count_, std::ptrdiff_t runners_)
+      : task(task_), scratch(scratch_), count(count_), runners(runners_) {
     for (std::ptrdiff_t r = 0; r < runners; ++r) next_of(r) = r;
   }
 
