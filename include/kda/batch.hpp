@@ -196,9 +196,9 @@ inline constexpr std::ptrdiff_t task_floats =
     2 * max_key_dim * max_value_columns + key_tiles * chunk_tokens * max_key_dim +
     value_tiles * chunk_tokens * max_value_columns + 16 * max_key_dim + 40 * chunk_tokens * chunk_tokens +
     6 * max_key_dim + 5 * (2 * max_key_dim + max_value_columns);
+// Scratch of one runner: its share of task_queue, then the task at hand.
 inline constexpr std::ptrdiff_t task_bytes =
-    alignment +
-    round_up(task_floats * static_cast<std::ptrdiff_t>(sizeof(float)), alignment);  // task_queue's share first
+    alignment + round_up(task_floats * static_cast<std::ptrdiff_t>(sizeof(float)), alignment);
 }  // namespace detail
 
 /// Bytes of workspace that serve every kernel within `limits`: they grow with sequences and concurrency, not with

@@ -111,12 +111,10 @@ struct row_sums {
     }
   }
   KDA_INLINE void add(const pair& s, const float* kd, const float* qd) {
-    KDA_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const vec z = pinned(s[i]);
-      r[i] = fma(z, load(kd + i * vec::lanes), r[i]);
-      p[i] = fma(z, load(qd + i * vec::lanes), p[i]);
-    }
+    pair x, y;
+    load_pair(kd, x);
+    load_pair(qd, y);
+    add(s, x, y);
   }
   /// Channels come back in order, so that a bf16 state gives the sums of an fp32 state.
   template <class T> KDA_INLINE void finish(vec& whole_r, vec& whole_p) {
@@ -454,9 +452,9 @@ KDA_NOINLINE void run_key_major(const tile& t, std::ptrdiff_t first, std::ptrdif
   }
 }
 
-/// Tokens [first, last) of the tile, each of them once after its fill(), on the block of a head's state at `from`: [K, columns], or [columns, K], with rows
-/// from_stride apart. The state after the last of them goes to `to`, which is `from` or apart from it; with bf16 it is
-/// rounded after each token. out: [last - first, value_stride].
+/// Tokens [first, last) of the tile, each of them once after its fill(), on the block of a head's state at `from`:
+/// [K, columns], or [columns, K], with rows from_stride apart. The state after the last of them goes to `to`, which is
+/// `from` or apart from it; with bf16 it is rounded after each token. out: [last - first, value_stride].
 template <bool PerChannel, layout Layout, class T>
 KDA_NOINLINE void recurrent_run(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
                                 std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, token_rows& x,

@@ -396,16 +396,18 @@ KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no
 KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
 
 #if !KDA_ISA_IS_SCALAR()
+// Lane i of each quarter: the sum of the quarter of x[i].
+KDA_INLINE vec sum_quarters(const vec* x) {
+  const vec ab = interleave_low(x[0], x[1]) + interleave_high(x[0], x[1]);
+  const vec cd = interleave_low(x[2], x[3]) + interleave_high(x[2], x[3]);
+  return low_pairs(ab, cd) + high_pairs(ab, cd);
+}
 // Lane i is the sum of the lanes of x[i], added in an order that does not depend on i.
 KDA_INLINE vec sum_lanes(const vec (&x)[vec::lanes]) {
   constexpr int quads = static_cast<int>(vec::lanes) / 4;
   vec quad[quads];  // quarter q of quad[i]: the sums of the four lanes q of x[4 i] to x[4 i + 3]
   KDA_UNROLL
-  for (int i = 0; i < quads; ++i) {
-    const vec ab = interleave_low(x[4 * i], x[4 * i + 1]) + interleave_high(x[4 * i], x[4 * i + 1]);
-    const vec cd = interleave_low(x[4 * i + 2], x[4 * i + 3]) + interleave_high(x[4 * i + 2], x[4 * i + 3]);
-    quad[i] = low_pairs(ab, cd) + high_pairs(ab, cd);
-  }
+  for (int i = 0; i < quads; ++i) quad[i] = sum_quarters(x + 4 * i);
 #if KDA_ISA_IS_AVX512()
   constexpr int even = 0x88, odd = 0xdd;
   const vec low = shuffle_quarters<even>(quad[0], quad[1]) + shuffle_quarters<odd>(quad[0], quad[1]);
@@ -418,9 +420,7 @@ KDA_INLINE vec sum_lanes(const vec (&x)[vec::lanes]) {
 
 // sum[i]: the lanes of x[i], added in an order that does not depend on i.
 KDA_INLINE void sum_lanes(const vec (&x)[4], float (&sum)[4]) {
-  const vec ab = interleave_low(x[0], x[1]) + interleave_high(x[0], x[1]);
-  const vec cd = interleave_low(x[2], x[3]) + interleave_high(x[2], x[3]);
-  const vec quads = low_pairs(ab, cd) + high_pairs(ab, cd);
+  const vec quads = sum_quarters(x);
 #if KDA_ISA_IS_AVX512()
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(quads.x), _mm512_extractf32x8_ps(quads.x, 1));
 #else
