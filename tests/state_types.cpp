@@ -5,6 +5,8 @@
 #include "support/numbers.hpp"
 #include "support/regimes.hpp"
 
+#include <algorithm>
+
 namespace testing {
 namespace {
 
@@ -77,27 +79,30 @@ TEMPLATE_TEST_CASE("prefill rounds a bf16 state once, at the end of the call", "
 
 TEMPLATE_TEST_CASE("decode computes in fp32 and rounds a bf16 state after each token", "[state]", specs::kda_bf16_key,
                    specs::kda_bf16_value) {
-  using wide_spec = with_fp32_state<TestType>;
   constexpr index T = 20;
   const problem p = with_rounded_state(ordinary_problem<TestType>({T, 1, 2, 20, 28}, 74));
-  const outcome<TestType> narrow = run<TestType>(p, {core::decode});
   problem token = p;
   token.g.T = 1;
   const auto slice = [](const std::vector<float>& x, index t) {
     const index width = std::ssize(x) / T;
     return std::vector<float>(x.begin() + t * width, x.begin() + (t + 1) * width);
   };
-  std::vector<float> out;
+  outcome<TestType> all;
   for (index t = 0; t < T; ++t) {
     token.q = slice(p.q, t), token.k = slice(p.k, t), token.v = slice(p.v, t);
     token.gate = slice(p.gate, t), token.beta = slice(p.beta, t);
-    const outcome<wide_spec> o = run<wide_spec>(token, {core::decode});
-    out.insert(out.end(), o.out.begin(), o.out.end());
-    token.state = o.state;
-    token = with_rounded_state(std::move(token));
+    const exact e = reference_of<TestType>(token);
+    const outcome<TestType> o = run<TestType>(token, {core::decode});
+    CAPTURE(t);
+    CHECK(disagreements(o.out, e.out, ordinary_bound) == 0);
+    CHECK(disagreements(o.state, e.state, ordinary_bound) == 0);
+    all.out.insert(all.out.end(), o.out.begin(), o.out.end());
+    all.state = o.state;
+    std::transform(o.state.begin(), o.state.end(), token.state.begin(), [](kda::bf16 s) { return kda::to_float(s); });
   }
-  CHECK(same_bits(narrow.out, out));
-  CHECK(same_bits(narrow.state, rounded_to<kda::bf16>(token.state)));
+  const outcome<TestType> run_of_all = run<TestType>(p, {core::decode});
+  CHECK(same_bits(run_of_all.out, all.out));
+  CHECK(same_bits(run_of_all.state, all.state));
 }
 
 // The bound of docs/numerics.md: outputs of prefill as with fp32 states, states 2^-8; in decode 2^-5 while every

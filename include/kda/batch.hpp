@@ -190,12 +190,12 @@ struct slot_entry {
 };
 
 // Floats that one task needs: the state block and the copy of it that a checkpoint off the grid needs, the tiles of
-// prologue.hpp and chunked.hpp, S and u as pairs of bf16, the convolution's weights and outputs in step.hpp.
+// prologue.hpp and chunked.hpp, S and u as pairs of bf16, the convolution's outputs in step.hpp.
 inline constexpr std::ptrdiff_t key_tiles = 13, value_tiles = 7;
-inline constexpr std::ptrdiff_t task_floats =
-    2 * max_key_dim * max_value_columns + key_tiles * chunk_tokens * max_key_dim +
-    value_tiles * chunk_tokens * max_value_columns + 16 * max_key_dim + 40 * chunk_tokens * chunk_tokens +
-    6 * max_key_dim + 5 * (2 * max_key_dim + max_value_columns);
+inline constexpr std::ptrdiff_t task_floats = 2 * max_key_dim * max_value_columns +
+                                              key_tiles * chunk_tokens * max_key_dim +
+                                              value_tiles * chunk_tokens * max_value_columns + 16 * max_key_dim +
+                                              40 * chunk_tokens * chunk_tokens + 6 * max_key_dim;
 // Scratch of one runner: its share of task_queue, then the task at hand.
 inline constexpr std::ptrdiff_t task_bytes =
     alignment + round_up(task_floats * static_cast<std::ptrdiff_t>(sizeof(float)), alignment);

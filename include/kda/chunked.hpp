@@ -15,7 +15,7 @@
 // divided by a decay, alpha = 0 needs no case, and row i uses alphas up to i only: causal to the bit, and no row knows
 // how many follow.
 //
-// S is fp32 in scratch, [K, value_stride] in panels of block_vectors vectors (in_panels), columns past the block zero. A
+// S is fp32 in scratch, [K, width] in panels of block_vectors vectors (in_panels), columns past the block zero. A
 // panel is read, solved, put out and updated while it is in L1.
 //
 // Plan                     work                                                 registers, AVX2 (16) / AVX-512 (32)
@@ -376,8 +376,7 @@ class fetcher {
  public:
   KDA_INLINE explicit fetcher(const tile& t) : rows_(t.upcoming) {
     for (std::ptrdiff_t i = 0; i < rows_.parts; ++i) lines_ += rows_.part[i].lines * rows_.tokens;
-    all_ =
-        3 * t.tokens * t.key_dim * ((t.value_stride + block_vectors * vec::lanes - 1) / (block_vectors * vec::lanes));
+    all_ = 3 * t.tokens * t.key_dim * ((t.width + block_vectors * vec::lanes - 1) / (block_vectors * vec::lanes));
   }
   // A product of `rows` rows and a panel over n steps comes next.
   KDA_INLINE void before(std::ptrdiff_t rows, std::ptrdiff_t n) {
@@ -441,7 +440,7 @@ KDA_INLINE void solve(const tile& t, const chunk_scratch<Products>& w, std::ptrd
       const vec beta = broadcast(t.beta[i + r]);
       KDA_UNROLL
       for (int c = 0; c < Vectors; ++c) {
-        const vec v = load(t.v + (i + r) * t.value_stride + column + c * vec::lanes);
+        const vec v = load(t.v + (i + r) * t.v_stride + column + c * vec::lanes);
         const vec y = load(w.y + ((i + r) * Vectors + c) * vec::lanes);
         acc[r][c] = beta * (PerChannel ? v - y : fnma(broadcast(since_start[i + r]), y, v));
       }
@@ -495,7 +494,7 @@ KDA_INLINE void output(const tile& t, const chunk_scratch<Products>& w, float* o
     KDA_UNROLL
     for (int r = 0; r < Rows; ++r) {
       KDA_UNROLL
-      for (int c = 0; c < Vectors; ++c) store(out + (i + r) * t.value_stride + c * vec::lanes, acc[r][c]);
+      for (int c = 0; c < Vectors; ++c) store(out + (i + r) * t.width + c * vec::lanes, acc[r][c]);
     }
   });
   if constexpr (!PerChannel) {
@@ -537,7 +536,7 @@ KDA_INLINE void update_state(const tile& t, const chunk_scratch<Products>& w, co
   });
 }
 
-/// One chunk: the tile's tokens on the state block s, [K, value_stride] in panels; out [tokens, value_stride].
+/// One chunk: the tile's tokens on the state block s, [K, width] in panels; out [tokens, width].
 template <bool PerChannel, class Products>
 KDA_NOINLINE void chunk(const tile& t, chunk_scratch<Products>& w, float* s, float* out) {
   const std::ptrdiff_t n = t.tokens;
@@ -547,7 +546,7 @@ KDA_NOINLINE void chunk(const tile& t, chunk_scratch<Products>& w, float* s, flo
     relate_tokens<PerChannel>(t, w, t.key_stride);
   if constexpr (rounds<Products> && !PerChannel) round_keys(t, w);
   fetcher next(t);
-  in_panels(t.value_stride, [&]<int Vectors>(std::ptrdiff_t column) KDA_INLINE_LAMBDA {
+  in_panels(t.width, [&]<int Vectors>(std::ptrdiff_t column) KDA_INLINE_LAMBDA {
     float* panel = s + t.key_dim * column;
     if constexpr (rounds<Products>) {
       round_rows<Vectors, Products>(panel, t.key_dim, w.state_pairs);

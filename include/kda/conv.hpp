@@ -4,9 +4,8 @@
 //   y[t, c] = act(bias[c] + sum over j < W of weight[c, j] x[t - W + 1 + j, c])
 //
 // Shapes: x, y [T, C]; weight [C, W]; state: the last `columns` >= W - 1 raw inputs of each channel, oldest first.
-// Plan: the weights of a block of channels are laid out tap by tap in scratch; then one vector of channels at a time, its
-// W weights and the W - 1 inputs before the current token in registers, so that a token costs one load, W fused
-// multiply-adds and one store. Terms are added from the oldest input to the newest.
+// Plan: one vector of channels at a time, its W weights and the W - 1 inputs before the current token in registers, so
+// that a token costs one load, W fused multiply-adds and one store. Terms are added from the oldest input to the newest.
 #pragma once
 #include "sequence.hpp"
 #include "simd/math.hpp"
@@ -30,50 +29,49 @@ template <class T> struct conv_window {
   }
 };
 
-/// Weights of a block of n channels in scratch: tap j of channel c at data[j * stride + c]; the last row is the bias.
+/// Weights of n neighbouring channels.
 struct conv_taps {
-  int width;
-  float* data;
-  std::ptrdiff_t stride;
-};
-inline constexpr int most_taps = 4;
+  view<const float, 2> weight;  // [n, W]
+  view<const float, 1> bias;    // [n], or left out
 
-KDA_INLINE conv_taps make_conv_taps(arena& scratch, std::ptrdiff_t channels) {
-  const std::ptrdiff_t stride = detail::round_up(channels, 16);
-  return {0, scratch.take((most_taps + 1) * stride), stride};
-}
-/// Channels [first, first + n) of weight [C, W] and bias [C] (or left out), to channels [at, at + n) of the taps.
-KDA_NOINLINE inline void load_taps(conv_taps& taps, std::ptrdiff_t at, const view<const float, 2>& weight,
-                                   const view<const float, 1>& bias, std::ptrdiff_t first, std::ptrdiff_t n) {
-  taps.width = static_cast<int>(weight.shape[1]);
-  float* const to = taps.data + at;
-  std::ptrdiff_t c = 0;
-  if (taps.width == 4 && weight.stride[0] == 4 && weight.stride[1] == 1)  // without gaps, as checkpoints have them
-    for (; c + vec::lanes <= n; c += vec::lanes) {
-      vec column[4];
-      load_columns(weight.at(first + c), column);
-      KDA_UNROLL
-      for (int j = 0; j < 4; ++j) store(to + j * taps.stride + c, column[j]);
+  KDA_INLINE conv_taps(const view<const float, 2>& weights, const view<const float, 1>& biases, std::ptrdiff_t first,
+                       std::ptrdiff_t n)
+      : weight(weights.part<0>(first, n)), bias(biases.part<0>(first, n)) {}
+
+  // Those of the channels [c, c + n), n <= lanes, tap by tap.
+  template <int W>
+  KDA_INLINE void read(std::ptrdiff_t c, std::ptrdiff_t n, vec (&w)[static_cast<std::size_t>(W)], vec& start) const {
+    start = broadcast(0.f);
+    if (bias.data != nullptr) start = gathered(bias.at(c), bias.stride[0], n);
+    if constexpr (W == 4) {  // without gaps, as checkpoints have them
+      if (n == vec::lanes && weight.stride[0] == 4 && weight.stride[1] == 1) {
+        load_columns(weight.at(c), w);
+        return;
+      }
     }
-  for (; c < n; ++c)
-    for (int j = 0; j < taps.width; ++j) to[j * taps.stride + c] = *weight.at(first + c, j);
-  float* const start = to + taps.width * taps.stride;
-  for (c = 0; c < n; ++c) start[c] = bias.data == nullptr ? 0.f : *bias.at(first + c);
-}
+    for (int j = 0; j < W; ++j) w[j] = gathered(weight.at(c, j), weight.stride[0], n);
+  }
+
+ private:
+  KDA_INLINE static vec gathered(const float* p, std::ptrdiff_t stride, std::ptrdiff_t n) {
+    if (stride == 1) return n == vec::lanes ? load(p) : load(p, n);
+    float part[vec::lanes] = {};
+    for (std::ptrdiff_t i = 0; i < n; ++i) part[i] = p[i * stride];
+    return load(part);
+  }
+};
 
 /// Tokens [begin, end) of a sequence, n channels. x points at the sequence's first token; y at the output of token
-/// `begin`; taps at the channels' own. `before` holds the inputs before x, and is null for a fresh sequence.
+/// `begin`. `before` holds the inputs before x, and is null for a fresh sequence.
 template <int W, activation Activation, class X, class Y>
-KDA_INLINE void conv_rows(const X* x, std::ptrdiff_t x_stride, const conv_taps& taps, std::ptrdiff_t at, Y* y,
-                          std::ptrdiff_t y_stride, std::ptrdiff_t begin, std::ptrdiff_t end, std::ptrdiff_t n,
+KDA_INLINE void conv_rows(const X* x, std::ptrdiff_t x_stride, const conv_taps& taps, Y* y, std::ptrdiff_t y_stride,
+                          std::ptrdiff_t begin, std::ptrdiff_t end, std::ptrdiff_t n,
                           const conv_window<const X>& before) {
   for (std::ptrdiff_t c = 0; c < n; c += vec::lanes) {
     const std::ptrdiff_t channels = n - c < vec::lanes ? n - c : vec::lanes;
     const bool whole = channels == vec::lanes;
-    vec w[static_cast<std::size_t>(W)], window[static_cast<std::size_t>(W)];
-    KDA_UNROLL
-    for (int j = 0; j < W; ++j) w[j] = load(taps.data + j * taps.stride + at + c);
-    const vec start = load(taps.data + W * taps.stride + at + c);
+    vec w[static_cast<std::size_t>(W)], window[static_cast<std::size_t>(W)], start;
+    taps.read<W>(c, channels, w, start);
     KDA_UNROLL
     for (int j = 0; j + 1 < W; ++j) {
       const std::ptrdiff_t token = begin - (W - 1) + j;
@@ -96,15 +94,15 @@ KDA_INLINE void conv_rows(const X* x, std::ptrdiff_t x_stride, const conv_taps& 
   }
 }
 template <activation Activation, class X, class Y>
-KDA_NOINLINE void convolve(const X* x, std::ptrdiff_t x_stride, const conv_taps& taps, std::ptrdiff_t at, Y* y,
-                           std::ptrdiff_t y_stride, std::ptrdiff_t begin, std::ptrdiff_t end, std::ptrdiff_t n,
+KDA_NOINLINE void convolve(const X* x, std::ptrdiff_t x_stride, const conv_taps& taps, Y* y, std::ptrdiff_t y_stride,
+                           std::ptrdiff_t begin, std::ptrdiff_t end, std::ptrdiff_t n,
                            const conv_window<const X>& before) {
-  if (taps.width == 4)
-    conv_rows<4, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
-  else if (taps.width == 3)
-    conv_rows<3, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
+  if (taps.weight.shape[1] == 4)
+    conv_rows<4, Activation>(x, x_stride, taps, y, y_stride, begin, end, n, before);
+  else if (taps.weight.shape[1] == 3)
+    conv_rows<3, Activation>(x, x_stride, taps, y, y_stride, begin, end, n, before);
   else
-    conv_rows<2, Activation>(x, x_stride, taps, at, y, y_stride, begin, end, n, before);
+    conv_rows<2, Activation>(x, x_stride, taps, y, y_stride, begin, end, n, before);
 }
 
 // n channels of one column to another, which is the same or apart.
@@ -210,7 +208,7 @@ template <class Spec> class conv_tasks {
 
   [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return args_.sequences.has_initial_state.shape[0] * blocks_; }
 
-  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena scratch) const {
+  KDA_NOINLINE void operator()(std::ptrdiff_t i, arena) const {
     const sequence s = sequence_at(args_.sequences, i / blocks_, pool_.first_slot);
     const std::ptrdiff_t c = i % blocks_ * block, n = channels_ - c < block ? channels_ - c : block;
     if (s.padding) {
@@ -221,12 +219,9 @@ template <class Spec> class conv_tasks {
     const sequence_windows<t::conv::order, typename t::io::qkv> windows(pool_, args_.sequences, s,
                                                                         args_.weight.shape[1]);
     const auto* x = s.tokens == 0 ? nullptr : args_.x.at(s.first, c);
-    if (args_.y.data != nullptr && s.tokens > 0) {
-      conv_taps taps = make_conv_taps(scratch, n);
-      load_taps(taps, 0, args_.weight, args_.bias, c, n);
-      convolve<t::conv::act>(x, args_.x.stride[0], taps, 0, args_.y.at(s.first, c), args_.y.stride[0], 0, s.tokens, n,
-                             windows.before(c));
-    }
+    if (args_.y.data != nullptr && s.tokens > 0)
+      convolve<t::conv::act>(x, args_.x.stride[0], conv_taps(args_.weight, args_.bias, c, n), args_.y.at(s.first, c),
+                             args_.y.stride[0], 0, s.tokens, n, windows.before(c));
     windows.store(x, args_.x.stride[0], c, n);
   }
 

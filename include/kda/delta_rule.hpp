@@ -3,7 +3,7 @@
 // it loads to the slots it stores. Where rows come from and where they go is the business of a `Source`:
 //
 //   source.fill(first, n, tile)      rows of tokens [first, first + n)
-//   source.emit(first, n, out)       takes their outputs, out [n, value_stride]
+//   source.emit(first, n, out)       takes their outputs, out [n, width]
 //   source.upcoming(first, n)        the rows that fill() will read next, for prefill to fetch ahead
 #pragma once
 #include "chunked.hpp"
@@ -29,7 +29,7 @@ template <class Spec> class head_walk {
   /// reads the one and writes the other. Frozen sequences work on a copy.
   template <class Source> KDA_INLINE void decode(const Source& source, tile& tile, arena scratch) const {
     token_rows x = make_token_rows<detail::is_per_channel<Spec>>(scratch, tile);
-    float* out = scratch.take(chunk_tokens * tile.value_stride);
+    float* out = scratch.take(chunk_tokens * tile.width);
     if (s_.tokens == 0) {
       if (!s_.frozen && !s_.speculative) keep_or_clear(at(s_.store));
       return;
@@ -50,14 +50,14 @@ template <class Spec> class head_walk {
           end = static_cast<std::ptrdiff_t>(checkpoint.tokens()) - done;
         if (s_.speculative && !s_.frozen) to = at(slot_after(done + i));
         recurrent_run<detail::is_per_channel<Spec>, t::state::order>(tile, i, end, from.data, from.stride, to.data,
-                                                                     to.stride, x, out + i * tile.value_stride);
+                                                                     to.stride, x, out + i * tile.width);
         from = to;
         if (!checkpoint.done() && checkpoint.tokens() == done + end) {
           if (checkpoint.slot() >= args_.states.first_slot) at(checkpoint.slot()).copy(to);
           checkpoint.advance();
         }
       }
-      source.emit(s_.first + done, tile.tokens, out, tile.value_stride);
+      source.emit(s_.first + done, tile.tokens, out, tile.width);
     }
   }
 
@@ -68,7 +68,7 @@ template <class Spec> class head_walk {
   template <class Sources>
   KDA_INLINE void prefill(const Sources& source_of, std::ptrdiff_t heads, tile& tile, arena scratch) const {
     constexpr bool per_channel = detail::is_per_channel<Spec>;
-    const std::ptrdiff_t width = tile.value_stride, floats = tile.key_dim * width;
+    const std::ptrdiff_t width = tile.width, floats = tile.key_dim * width;
     chunk_scratch<products_of<Spec>> w = make_chunk_scratch<products_of<Spec>>(scratch, tile);
     float* out = scratch.take(chunk_tokens * width);
     float* states = scratch.take(heads * floats);

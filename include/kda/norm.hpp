@@ -26,17 +26,6 @@ template <class T> KDA_INLINE float sum_of_squares(const T* x, std::ptrdiff_t n)
   return reduce_add(sum);
 }
 
-/// y = x over d < K, and zeros up to `padded`, a multiple of the lanes; the sum of the squares, lane by lane.
-template <class T> KDA_INLINE vec copy_row(const T* x, std::ptrdiff_t K, float* y, std::ptrdiff_t padded) {
-  vec sum = broadcast(0.f);
-  for (std::ptrdiff_t d = 0; d < padded; d += vec::lanes) {
-    const vec a = d + vec::lanes <= K ? load(x + d) : load(x + d, K - d);
-    sum = fma(a, a, sum);
-    store(y + d, a);
-  }
-  return sum;
-}
-
 /// y[d] = factor x[d] over d < K, and zeros up to `padded`, a multiple of the lanes.
 template <class T>
 KDA_INLINE void scale_row(const T* x, std::ptrdiff_t K, vec factor, float* y, std::ptrdiff_t padded) {

@@ -26,17 +26,19 @@ struct upcoming_rows {
 };
 
 /// At most `room` tokens, no more than chunk_tokens, of one value head and of a block of its value columns. Rows of q, k,
-/// g, alpha hold key_stride floats: K channels, then zeros in q and k and anything finite in g and alpha; rows of v hold
-/// value_stride. With per-head decay g and alpha hold one number a token. Both strides are multiples of 16, whatever
-/// the lanes; key_stride is one of 32 for decode, which works on pairs of vectors.
+/// g, alpha hold key_stride floats: K channels, then zeros in q and k and anything finite in g and alpha. With per-head
+/// decay g and alpha hold one number a token. Rows of v hold width floats, zeros past the columns, v_stride apart: in
+/// room of their own or, where they need neither, in the tensor. key_stride and width are multiples of 16, whatever the
+/// lanes; key_stride is one of 32 for decode, which works on pairs of vectors.
 struct tile {
-  std::ptrdiff_t tokens, room, key_dim, key_stride, columns, value_stride;
+  std::ptrdiff_t tokens, room, key_dim, key_stride, columns, width, v_stride;
   float* q;      ///< normalised and scaled
   float* k;      ///< normalised
   float* g;      ///< log decay
   float* alpha;  ///< exp(g)
-  float* v;
-  float* beta;  ///< [chunk_tokens]
+  const float* v;
+  float* v_room;  ///< [room, width]
+  float* beta;    ///< [chunk_tokens]
   upcoming_rows upcoming;
 };
 
@@ -65,12 +67,12 @@ KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t
   t.room = m == mode::decode && tokens < chunk_tokens ? tokens : chunk_tokens;
   t.key_stride = detail::round_up(key_dim, m == mode::decode ? 32 : 16);
   t.columns = columns;
-  t.value_stride = detail::round_up(columns, 16);
+  t.width = t.v_stride = detail::round_up(columns, 16);
   t.q = scratch.take(t.room * t.key_stride + stagger);
   t.k = scratch.take(t.room * t.key_stride + stagger);
   t.g = scratch.take(t.room * t.key_stride + stagger);
   t.alpha = scratch.take(t.room * t.key_stride + stagger);
-  t.v = scratch.take(t.room * t.value_stride);
+  t.v = t.v_room = scratch.take(t.room * t.width);
   t.beta = scratch.take(chunk_tokens);
   return t;
 }
@@ -154,15 +156,14 @@ template <class Spec> struct head_prologue {
     if constexpr (std::is_same_v<typename t::qk, qk::l2_normalized>) {
       float factor[2 * chunk_tokens] = {};  // of q, then of k: roots of all rows at once
       for (std::ptrdiff_t i = 0; i < n; ++i) {
-        factor[i] = reduce_add(copy_row(q_rows.data + i * q_rows.stride, K, tile.q + i * stride, stride));
-        factor[chunk_tokens + i] =
-            reduce_add(copy_row(k_rows.data + i * k_rows.stride, K, tile.k + i * stride, stride));
+        factor[i] = sum_of_squares(q_rows.data + i * q_rows.stride, K);
+        factor[chunk_tokens + i] = sum_of_squares(k_rows.data + i * k_rows.stride, K);
       }
       for (std::ptrdiff_t i = 0; i < 2 * chunk_tokens; i += vec::lanes)
         store(factor + i, l2norm_factor(load(factor + i), l2norm_eps, i < chunk_tokens ? scale : 1.f));
       for (std::ptrdiff_t i = 0; i < n; ++i) {
-        scale_row(tile.q + i * stride, stride, broadcast(factor[i]), tile.q + i * stride, stride);
-        scale_row(tile.k + i * stride, stride, broadcast(factor[chunk_tokens + i]), tile.k + i * stride, stride);
+        scale_row(q_rows.data + i * q_rows.stride, K, broadcast(factor[i]), tile.q + i * stride, stride);
+        scale_row(k_rows.data + i * k_rows.stride, K, broadcast(factor[chunk_tokens + i]), tile.k + i * stride, stride);
       }
     } else {
       for (std::ptrdiff_t i = 0; i < n; ++i) {
@@ -170,14 +171,23 @@ template <class Spec> struct head_prologue {
         scale_row(k_rows.data + i * k_rows.stride, K, broadcast(1.f), tile.k + i * stride, stride);
       }
     }
-    for (std::ptrdiff_t i = 0; i < n; ++i)
-      scale_row(v_rows.data + i * v_rows.stride, tile.columns, broadcast(1.f), tile.v + i * tile.value_stride,
-                tile.value_stride);
+    fill_values(n, v_rows, tile);
     beta_tokens<typename t::beta>(args.beta.at(first, head), args.beta.stride[0], n, tile.beta);
     fill_decay(first, n, tile);
   }
 
  private:
+  KDA_INLINE void fill_values(std::ptrdiff_t n, head_rows<qkv> rows, tile& tile) const {
+    if constexpr (std::is_same_v<qkv, float>) {
+      if (tile.columns == tile.width) {
+        tile.v = rows.data, tile.v_stride = rows.stride;
+        return;
+      }
+    }
+    for (std::ptrdiff_t i = 0; i < n; ++i)
+      scale_row(rows.data + i * rows.stride, tile.columns, broadcast(1.f), tile.v_room + i * tile.width, tile.width);
+  }
+
   KDA_INLINE void fill_decay(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
     std::ptrdiff_t floats = chunk_tokens;
     if constexpr (detail::is_per_channel<Spec>) {

@@ -18,12 +18,14 @@
 // each, one of S; kd and qd come from L1 or, on AVX-512 with 128 channels, stay in 16 registers. Pass 2: four d, two
 // each of k, factor and mask, S. All tokens of a run are taken on a group before the next group is read. A group's sums
 // kept as vectors until all its rows are read (2 KiB on the stack, one long pause) took 1.35 times as long from DRAM.
-// key_major: pass 1 on the whole block, pass 2 of a token beside pass 1 of the next, eight rows at a time. r and p of all
-// columns are in L1, or, on AVX-512 with 128 columns, in 16 registers. Pass 2: k, factor, mask; d from L1.
+// key_major: pass 1 on the whole block, pass 2 of a token beside pass 1 of the next, eight rows at a time. r and p of 128
+// columns stay in 16 registers on AVX-512, those of the first 48 in 12 on AVX2; the rest are in L1. Pass 2: k, factor,
+// mask; d from L1.
 //
-// An element of the state costs 4 multiply-adds or products and an addition. Additions of a sum run up the rows
-// (key_major) or, value_major, over channels that are 2 * lanes apart, then over those sums by a fixed tree: neither
-// grouping, blocking nor the number of tokens changes a bit, and a bf16 state computes as an fp32 state does.
+// An element of the state costs 4 multiply-adds or products and, of an fp32 state, an addition. Additions of a sum run up
+// the rows (key_major) or, value_major, over channels that are 2 * lanes apart, then over those sums by a fixed tree:
+// neither grouping, blocking nor the number of tokens changes a bit. A bf16 state takes all even channels as one vector
+// and all odd ones as the other, and is swept by exp g as it stands: what drifts there is far below its own rounding.
 #pragma once
 #include "prologue.hpp"
 #include "simd/matrix.hpp"
@@ -36,7 +38,7 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 /// in L1 waits behind the state's reads.
 struct token_rows {
   float *k, *kd, *qd;    ///< [room, key_stride]
-  float* factor;         ///< the decay to apply (applied_decay); below zero where it says `keep`
+  float* factor;         ///< the decay to apply (applied_decay), below zero where it says `keep`; bf16 states: exp g
   float* qk;             ///< [chunk_tokens] q . k
   float *r, *p, *delta;  ///< [columns]
 };
@@ -59,40 +61,46 @@ template <bool EvenOdd> KDA_INLINE void load_row(const float* row, std::ptrdiff_
   if constexpr (EvenOdd) to_even_odd(x);
 }
 
-/// Forms the rows of token i of the tile, whose own are used up. What is to be kept is told by the sign of the factor: of
-/// the kept ones, zero becomes the first normal number below, whose product with S at most breaks a tie.
-template <bool PerChannel, bool EvenOdd> KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
+// What is to be kept is told by the sign of the factor: of the kept ones, zero becomes the first normal number below,
+// whose product with S at most breaks a tie.
+KDA_INLINE vec signed_factor(const applied_decay& decay) {
   constexpr float least_below = -1.17549435e-38f;
+  return select(less(broadcast(0.f), decay.keep), min(broadcast(least_below), decay.factor), decay.factor);
+}
+KDA_INLINE mask kept(vec factor) { return less(factor, broadcast(0.f)); }
+
+// fp32: S <- keep S + (factor S + k d), bf16: S <- factor S + k d, before it is rounded.
+template <class T> KDA_INLINE vec updated(vec s, mask keep, vec factor, vec k, vec delta) {
+  const vec sum = fma(k, delta, factor * s);
+  return std::is_same_v<T, bf16> ? sum : add_where(keep, sum, s);
+}
+
+/// Forms the rows of token i of the tile, whose own are used up, for a state of T.
+template <bool PerChannel, layout Layout, class T>
+KDA_INLINE void prepare_token(const tile& t, std::ptrdiff_t i, token_rows& x) {
+  constexpr bool even_odd = Layout == layout::value_major && std::is_same_v<T, bf16>;
   const std::ptrdiff_t row = i * t.key_stride;
   x.qk[i] = dot(t.q + row, t.k + row, t.key_stride);
   pair e, g;
   if constexpr (!PerChannel) e[0] = e[1] = broadcast(t.alpha[i]), g[0] = g[1] = broadcast(t.g[i]);
   for (std::ptrdiff_t d = 0; d < t.key_stride; d += 2 * vec::lanes) {
     pair a, b;
-    load_row<EvenOdd>(t.k + row, d, t.key_stride, a);
-    load_row<EvenOdd>(t.q + row, d, t.key_stride, b);
+    load_row<even_odd>(t.k + row, d, t.key_stride, a);
+    load_row<even_odd>(t.q + row, d, t.key_stride, b);
     if constexpr (PerChannel) {
-      load_row<EvenOdd>(t.alpha + row, d, t.key_stride, e);
-      load_row<EvenOdd>(t.g + row, d, t.key_stride, g);
+      load_row<even_odd>(t.alpha + row, d, t.key_stride, e);
+      load_row<even_odd>(t.g + row, d, t.key_stride, g);
     }
     KDA_UNROLL
     for (int h = 0; h < 2; ++h) {
       const std::ptrdiff_t to = row + d + h * vec::lanes;
-      const applied_decay decay = apply_decay(g[h], e[h]);
-      const vec below = min(broadcast(least_below), decay.factor);
+      const vec factor = std::is_same_v<T, bf16> ? e[h] : signed_factor(apply_decay(g[h], e[h]));
       store(x.kd + to, e[h] * a[h]);
       store(x.qd + to, e[h] * b[h]);
       store(x.k + to, canonical_nan(a[h]));
-      store(x.factor + to, canonical_nan(select(less(broadcast(0.f), decay.keep), below, decay.factor)));
+      store(x.factor + to, canonical_nan(factor));
     }
   }
-}
-
-KDA_INLINE mask kept(vec factor) { return less(factor, broadcast(0.f)); }
-
-// S <- keep S + (factor S + k d)
-KDA_INLINE vec updated(vec s, mask keep, vec factor, vec k, vec delta) {
-  return add_where(keep, fma(k, delta, factor * s), s);
 }
 
 // ---- S [V, K] -------------------------------------------------------------------------------------------------------
@@ -116,9 +124,7 @@ struct row_sums {
     load_pair(qd, y);
     add(s, x, y);
   }
-  /// Channels come back in order, so that a bf16 state gives the sums of an fp32 state.
-  template <class T> KDA_INLINE void finish(vec& whole_r, vec& whole_p) {
-    if constexpr (std::is_same_v<T, bf16>) from_even_odd(r), from_even_odd(p);
+  KDA_INLINE void finish(vec& whole_r, vec& whole_p) const {
     whole_r = r[0] + r[1];
     whole_p = p[0] + p[1];
   }
@@ -143,7 +149,7 @@ struct row_products {
       load_pair(row + whole, a, K - whole);
       sum.add(a, kd + whole, qd + whole);
     }
-    sum.finish<T>(r, p);
+    sum.finish(r, p);
   }
 };
 
@@ -169,7 +175,7 @@ struct row_products_of_128 {
       load_pair(row + c * step, a);
       sum.add(a, kd[c], qd[c]);
     }
-    sum.finish<T>(r, p);
+    sum.finish(r, p);
   }
 #else
   const float *kd, *qd;
@@ -185,7 +191,7 @@ struct row_products_of_128 {
       load_pair(s + d, a);
       sum.add(a, x + d, y + d);
     }
-    sum.finish<T>(r, p);
+    sum.finish(r, p);
   }
 #endif
 };
@@ -195,7 +201,7 @@ struct row_products_of_128 {
 template <class T, class Products>
 KDA_INLINE void sum_rows(const tile& t, const token_rows& x, std::ptrdiff_t i, const T* s, std::ptrdiff_t stride,
                          std::ptrdiff_t v, std::ptrdiff_t n, const Products& products, float* out, float* deltas) {
-  const float* values = t.v + i * t.value_stride + v;
+  const float* values = t.v + i * t.v_stride + v;
   const float beta = t.beta[i], qk = x.qk[i];
   KDA_NO_UNROLL
   for (std::ptrdiff_t b = 0; b < n; b += 2) {
@@ -232,7 +238,7 @@ KDA_INLINE void update_pairs(const T* s, std::ptrdiff_t stride, T* to, std::ptrd
     else
       load_pair(s + b * stride, a, n);
     KDA_UNROLL
-    for (int i = 0; i < 2; ++i) a[i] = updated(pinned(a[i]), m[i], f[i], x[i], delta[b]);
+    for (int i = 0; i < 2; ++i) a[i] = updated<T>(pinned(a[i]), m[i], f[i], x[i], delta[b]);
     if constexpr (Whole)
       store_pair(to + b * to_stride, a);
     else
@@ -284,7 +290,7 @@ KDA_INLINE void run_rows(const tile& t, std::ptrdiff_t first, std::ptrdiff_t las
       for (std::ptrdiff_t b = begin; b < begin + share && b < next_rows; ++b) fetch(next + b * next_stride, t.key_dim);
     }
     const std::ptrdiff_t row = i * t.key_stride;
-    float* const token_out = out + (i - first) * t.value_stride;
+    float* const token_out = out + (i - first) * t.width;
     float deltas[group_rows<T>];
     if (vec::lanes > 1 && t.key_dim == row_products_of_128::channels)
       sum_rows(t, x, i, from, from_stride, v, n, row_products_of_128{x.kd + row, x.qd + row}, token_out, deltas);
@@ -309,6 +315,15 @@ KDA_NOINLINE void run_value_major(const tile& t, std::ptrdiff_t first, std::ptrd
 
 // ---- S [K, V] -------------------------------------------------------------------------------------------------------
 
+KDA_INLINE void add_products(const pair& s, vec kd, vec qd, pair& r, pair& p) {
+  KDA_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const vec z = pinned(s[i]);
+    r[i] = fma(z, kd, r[i]);
+    p[i] = fma(z, qd, p[i]);
+  }
+}
+
 template <bool Whole, class T>
 KDA_INLINE void add_row_products(const T* s, std::ptrdiff_t n, vec kd, vec qd, float* sum_r, float* sum_p) {
   pair a, r, p;
@@ -318,56 +333,50 @@ KDA_INLINE void add_row_products(const T* s, std::ptrdiff_t n, vec kd, vec qd, f
     load_pair(s, a, n);
   load_pair(sum_r, r);
   load_pair(sum_p, p);
-  KDA_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const vec z = pinned(a[i]);
-    r[i] = fma(z, kd, r[i]);
-    p[i] = fma(z, qd, p[i]);
-  }
+  add_products(a, kd, qd, r, p);
   store_pair(sum_r, r);
   store_pair(sum_p, p);
 }
 
-// r += S^T kd, p += S^T qd over rows [first, last), row by row.
+// Pairs of columns whose r and p stay in registers while a block's rows are read.
+inline constexpr int held_pairs = KDA_ISA_IS_AVX512() ? 4 : KDA_ISA_IS_AVX2() ? 3 : 0;
+
+// r += S^T kd, p += S^T qd over rows [first, last), row by row, the first Held pairs of columns in registers.
+template <int Held, class T>
+KDA_INLINE void sum_key_rows(const T* s, std::ptrdiff_t stride, const tile& t, std::ptrdiff_t i, token_rows& x,
+                             std::ptrdiff_t first, std::ptrdiff_t last, std::ptrdiff_t columns) {
+  constexpr std::ptrdiff_t step = 2 * vec::lanes;
+  const std::ptrdiff_t whole = columns / step * step;
+  const float *kd = x.kd + i * t.key_stride, *qd = x.qd + i * t.key_stride;
+  accumulators<Held + 1, 2> r, p;  // one more: an array of none is no array
+  KDA_UNROLL
+  for (int c = 0; c < Held; ++c) load_pair(x.r + c * step, r[c]), load_pair(x.p + c * step, p[c]);
+  KDA_NO_UNROLL
+  for (std::ptrdiff_t row = first; row < last; ++row) {
+    const vec k = broadcast(kd[row]), q = broadcast(qd[row]);
+    const T* from = s + row * stride;
+    KDA_UNROLL
+    for (int c = 0; c < Held; ++c) {
+      pair a;
+      load_pair(from + c * step, a);
+      add_products(a, k, q, r[c], p[c]);
+    }
+    for (std::ptrdiff_t j = Held * step; j < whole; j += step)
+      add_row_products<true>(from + j, step, k, q, x.r + j, x.p + j);
+    if (whole < columns) add_row_products<false>(from + whole, columns - whole, k, q, x.r + whole, x.p + whole);
+  }
+  KDA_UNROLL
+  for (int c = 0; c < Held; ++c) store_pair(x.r + c * step, r[c]), store_pair(x.p + c * step, p[c]);
+}
+
 template <class T>
 KDA_INLINE void sum_key_rows(const T* s, std::ptrdiff_t stride, const tile& t, std::ptrdiff_t i, token_rows& x,
                              std::ptrdiff_t first, std::ptrdiff_t last) {
-  constexpr std::ptrdiff_t step = 2 * vec::lanes;
-  const std::ptrdiff_t columns = t.columns, whole = columns / step * step;
-  const float *kd = x.kd + i * t.key_stride, *qd = x.qd + i * t.key_stride;
-#if KDA_ISA_IS_AVX512()
-  constexpr int held = 4;
-  if (columns == held * step) {
-    vec r[2 * held], p[2 * held];
-    KDA_UNROLL
-    for (int c = 0; c < 2 * held; ++c) r[c] = load(x.r + c * vec::lanes), p[c] = load(x.p + c * vec::lanes);
-    KDA_NO_UNROLL
-    for (std::ptrdiff_t row = first; row < last; ++row) {
-      const vec k = broadcast(kd[row]), q = broadcast(qd[row]);
-      KDA_UNROLL
-      for (int c = 0; c < held; ++c) {
-        pair a;
-        load_pair(s + row * stride + c * step, a);
-        KDA_UNROLL
-        for (int b = 0; b < 2; ++b) {
-          const vec z = pinned(a[b]);
-          r[2 * c + b] = fma(z, k, r[2 * c + b]);
-          p[2 * c + b] = fma(z, q, p[2 * c + b]);
-        }
-      }
-    }
-    KDA_UNROLL
-    for (int c = 0; c < 2 * held; ++c) store(x.r + c * vec::lanes, r[c]), store(x.p + c * vec::lanes, p[c]);
-    return;
-  }
-#endif
-  KDA_NO_UNROLL
-  for (std::ptrdiff_t row = first; row < last; ++row) {
-    const vec k = pinned(broadcast(kd[row])), q = pinned(broadcast(qd[row]));
-    const T* from = s + row * stride;
-    for (std::ptrdiff_t j = 0; j < whole; j += step) add_row_products<true>(from + j, step, k, q, x.r + j, x.p + j);
-    if (whole < columns) add_row_products<false>(from + whole, columns - whole, k, q, x.r + whole, x.p + whole);
-  }
+  constexpr std::ptrdiff_t usual = 128;
+  if (held_pairs > 0 && t.columns == usual)
+    sum_key_rows<held_pairs>(s, stride, t, i, x, first, last, usual);
+  else
+    sum_key_rows<0>(s, stride, t, i, x, first, last, t.columns);
 }
 
 template <bool Whole, class T>
@@ -379,7 +388,7 @@ KDA_INLINE void update_key_pair(const T* s, T* to, std::ptrdiff_t n, mask keep, 
   else
     load_pair(s, a, n);
   KDA_UNROLL
-  for (int i = 0; i < 2; ++i) a[i] = updated(pinned(a[i]), keep, factor, k, load(deltas + i * vec::lanes));
+  for (int i = 0; i < 2; ++i) a[i] = updated<T>(pinned(a[i]), keep, factor, k, load(deltas + i * vec::lanes));
   if constexpr (Whole)
     store_pair(to, a);
   else
@@ -410,7 +419,7 @@ template <bool EvenOdd> KDA_INLINE void finish_sums(const tile& t, std::ptrdiff_
   const vec beta = broadcast(t.beta[i]), qk = broadcast(x.qk[i]);
   for (std::ptrdiff_t j = 0; j < t.columns; j += 2 * vec::lanes) {
     pair v, o;
-    load_row<EvenOdd>(t.v + i * t.value_stride, j, t.value_stride, v);
+    load_row<EvenOdd>(t.v + i * t.v_stride, j, t.width, v);
     KDA_UNROLL
     for (int b = 0; b < 2; ++b) {
       const std::ptrdiff_t at = j + b * vec::lanes;
@@ -422,7 +431,7 @@ template <bool EvenOdd> KDA_INLINE void finish_sums(const tile& t, std::ptrdiff_
     }
     if constexpr (EvenOdd) from_even_odd(o);
     store(out + j, o[0]);
-    if (j + vec::lanes < t.value_stride) store(out + j + vec::lanes, o[1]);
+    if (j + vec::lanes < t.width) store(out + j + vec::lanes, o[1]);
   }
 }
 
@@ -438,7 +447,7 @@ KDA_NOINLINE void run_key_major(const tile& t, std::ptrdiff_t first, std::ptrdif
   }
   sum_key_rows(from, from_stride, t, first, x, 0, K);
   for (std::ptrdiff_t i = first; i < last; ++i) {
-    finish_sums<std::is_same_v<T, bf16>>(t, i, x, out + (i - first) * t.value_stride);
+    finish_sums<std::is_same_v<T, bf16>>(t, i, x, out + (i - first) * t.width);
     if (i + 1 == last) {
       update_key_rows(from, from_stride, to, to_stride, t, i, x, 0, K);
     } else {
@@ -454,14 +463,13 @@ KDA_NOINLINE void run_key_major(const tile& t, std::ptrdiff_t first, std::ptrdif
 
 /// Tokens [first, last) of the tile, each of them once after its fill(), on the block of a head's state at `from`:
 /// [K, columns], or [columns, K], with rows from_stride apart. The state after the last of them goes to `to`, which is
-/// `from` or apart from it; with bf16 it is rounded after each token. out: [last - first, value_stride].
+/// `from` or apart from it; with bf16 it is rounded after each token. out: [last - first, width].
 template <bool PerChannel, layout Layout, class T>
 KDA_NOINLINE void recurrent_run(const tile& t, std::ptrdiff_t first, std::ptrdiff_t last, const T* from,
                                 std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride, token_rows& x,
                                 float* out) {
   if (first == last) return;
-  constexpr bool even_odd = Layout == layout::value_major && std::is_same_v<T, bf16>;
-  for (std::ptrdiff_t i = first; i < last; ++i) prepare_token<PerChannel, even_odd>(t, i, x);
+  for (std::ptrdiff_t i = first; i < last; ++i) prepare_token<PerChannel, Layout, T>(t, i, x);
   if constexpr (Layout == layout::key_major)
     run_key_major(t, first, last, from, from_stride, to, to_stride, x, out);
   else

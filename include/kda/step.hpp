@@ -69,30 +69,27 @@ template <class Spec> class step_source {
         K_(args.q.shape[2]),
         columns_(tile.columns),
         key_stride_(detail::round_up(K_, 16)),
-        value_stride_(tile.value_stride),
-        taps_(make_conv_taps(scratch, 2 * key_stride_ + value_stride_)) {
-    const std::ptrdiff_t q = prologue.q_head * K_, k = channels.k + q,
-                         v = channels.v + prologue.head * args.v.shape[2] + prologue.first_column;
-    load_taps(taps_, 0, args.conv_weight, args.conv_bias, q, K_);
-    load_taps(taps_, key_stride_, args.conv_weight, args.conv_bias, k, K_);
-    load_taps(taps_, 2 * key_stride_, args.conv_weight, args.conv_bias, v, columns_);
-    const windows w(channels.pool, args.sequences, s, taps_.width);
-    before_q_ = w.before(q), before_k_ = w.before(k), before_v_ = w.before(v);
+        width_(tile.width),
+        q_channel_(prologue.q_head * K_),
+        k_channel_(channels.k + q_channel_),
+        v_channel_(channels.v + prologue.head * args.v.shape[2] + prologue.first_column) {
+    const windows w(channels.pool, args.sequences, s, args.conv_weight.shape[1]);
+    before_q_ = w.before(q_channel_), before_k_ = w.before(k_channel_), before_v_ = w.before(v_channel_);
     q_ = rows<stage_qkv>(scratch, tile.room * key_stride_);
     k_ = rows<stage_qkv>(scratch, tile.room * key_stride_);
-    v_ = rows<stage_qkv>(scratch, tile.room * value_stride_);
-    out_ = rows<stage_out>(scratch, value_stride_);
+    v_ = rows<stage_qkv>(scratch, tile.room * width_);
+    out_ = rows<stage_out>(scratch, width_);
   }
 
   KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
     const std::ptrdiff_t begin = first - s_.first, end = begin + n;
-    convolve<t::conv::act>(args_.q.at(s_.first, prologue_.q_head), args_.q.stride[0], taps_, 0, q_, key_stride_, begin,
-                           end, K_, before_q_);
-    convolve<t::conv::act>(args_.k.at(s_.first, prologue_.q_head), args_.k.stride[0], taps_, key_stride_, k_,
+    convolve<t::conv::act>(args_.q.at(s_.first, prologue_.q_head), args_.q.stride[0], taps(q_channel_, K_), q_,
+                           key_stride_, begin, end, K_, before_q_);
+    convolve<t::conv::act>(args_.k.at(s_.first, prologue_.q_head), args_.k.stride[0], taps(k_channel_, K_), k_,
                            key_stride_, begin, end, K_, before_k_);
-    convolve<t::conv::act>(args_.v.at(s_.first, prologue_.head, prologue_.first_column), args_.v.stride[0], taps_,
-                           2 * key_stride_, v_, value_stride_, begin, end, columns_, before_v_);
-    prologue_.fill(first, n, {q_, key_stride_}, {k_, key_stride_}, {v_, value_stride_}, tile);
+    convolve<t::conv::act>(args_.v.at(s_.first, prologue_.head, prologue_.first_column), args_.v.stride[0],
+                           taps(v_channel_, columns_), v_, width_, begin, end, columns_, before_v_);
+    prologue_.fill(first, n, {q_, key_stride_}, {k_, key_stride_}, {v_, width_}, tile);
   }
 
   [[nodiscard]] KDA_INLINE upcoming_rows upcoming(std::ptrdiff_t first, std::ptrdiff_t n) const {
@@ -124,6 +121,9 @@ template <class Spec> class step_source {
   }
 
  private:
+  [[nodiscard]] KDA_INLINE conv_taps taps(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    return {args_.conv_weight, args_.conv_bias, first, n};
+  }
   template <class T> KDA_INLINE static T* rows(arena& scratch, std::ptrdiff_t floats) {
     return reinterpret_cast<T*>(scratch.take(floats));
   }
@@ -131,8 +131,7 @@ template <class Spec> class step_source {
   const step_args<Spec>& args_;
   const head_prologue<Spec>& prologue_;
   const sequence& s_;
-  std::ptrdiff_t K_, columns_, key_stride_, value_stride_;
-  conv_taps taps_;
+  std::ptrdiff_t K_, columns_, key_stride_, width_, q_channel_, k_channel_, v_channel_;
   conv_window<const raw> before_q_{}, before_k_{}, before_v_{};
   stage_qkv *q_, *k_, *v_;
   stage_out* out_;

@@ -17,7 +17,7 @@ from results import put_into
 
 # Stages by the innermost of these functions that a sample lies in; what is in none of them is "the rest".
 PREFILL = {
-    "gate, beta, norm, copies": "gate_channels gate_tokens beta_tokens copy_row scale_row l2norm_factor fill_decay fill",
+    "gate, beta, norm": "gate_channels gate_tokens beta_tokens sum_of_squares scale_row l2norm_factor fill_decay fill",
     "decay": "decay_per_channel decay_per_head apply_decay round_keys",
     "A, P": "tokens_dots neighbours_dots reduce_lanes place_row partial_dots",
     "[K; Q] S": "read_state",
@@ -27,7 +27,7 @@ PREFILL = {
     "states in and out, outputs": "load_to store_from emit",
 }
 DECODE = {
-    "gate, beta, norm, copies": PREFILL["gate, beta, norm, copies"],
+    "gate, beta, norm": PREFILL["gate, beta, norm"],
     "rows of k, q, decay": "prepare_token",
     "pass 1: S^T k, S^T q": "sum_rows sum_key_rows",
     "sums across lanes, delta": "sum_lanes finish_sums",
