@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer between its projections in one call, fused per tile of at most 16 tokens and one value head:
+// A layer between its projections in one call, fused per tile of at most 16 tokens and one value head, or a few in turn:
 //
 //   q, k, v  = act(conv(raw q, k, v))            rounded to the intermediate type, in scratch
 //   out      = delta rule(q, k, v, gate, beta)   rounded to the intermediate type, in scratch
@@ -52,44 +52,69 @@ KDA_INLINE void store_windows(const step_args<Spec>& args, const step_channels<S
                 x.shape[2]);
 }
 
-/// Rows of one value head from raw projections, and its outputs through the norm.
+/// Rows of q, k and v after the convolution, for the tokens of a tile, and one row of outputs.
+template <class Spec> struct step_rows {
+  using stage = typename detail::traits<Spec>::stage;
+  std::ptrdiff_t key_stride, width;
+  typename stage::qkv *q, *k, *v;
+  typename stage::out* out;
+
+  KDA_INLINE step_rows() = default;
+  KDA_INLINE step_rows(arena& scratch, const tile& t) : key_stride(detail::round_up(t.key_dim, 16)), width(t.width) {
+    take(scratch, t.room * key_stride, q);
+    take(scratch, t.room * key_stride, k);
+    take(scratch, t.room * width, v);
+    take(scratch, width, out);
+  }
+
+ private:
+  template <class T> KDA_INLINE static void take(arena& scratch, std::ptrdiff_t floats, T*& row) {
+    row = reinterpret_cast<T*>(scratch.take(floats));
+  }
+};
+
+/// Rows of one value head from raw projections, and its outputs through the norm. It is `ready` if prepare() has filled
+/// its rows with all tokens; else fill() does, tile by tile.
 template <class Spec> class step_source {
   using t = detail::traits<Spec>;
   using raw = typename t::io::qkv;
-  using stage_qkv = typename t::stage::qkv;
   using stage_out = typename t::stage::out;
   using windows = sequence_windows<t::conv::order, raw>;
 
  public:
-  KDA_INLINE step_source(const step_args<Spec>& args, const step_channels<Spec>& channels,
-                         const head_prologue<Spec>& prologue, const sequence& s, const tile& tile, arena& scratch)
+  KDA_INLINE step_source(const step_args<Spec>& args, const delta_rule_args<Spec>& core,
+                         const step_channels<Spec>& channels, const sequence& s, std::ptrdiff_t head,
+                         std::ptrdiff_t column, std::ptrdiff_t columns, const step_rows<Spec>& rows, bool ready)
       : args_(args),
-        prologue_(prologue),
+        prologue_(core, head, column),
         s_(s),
+        rows_(rows),
+        ready_(ready),
         K_(args.q.shape[2]),
-        columns_(tile.columns),
-        key_stride_(detail::round_up(K_, 16)),
-        width_(tile.width),
-        q_channel_(prologue.q_head * K_),
+        columns_(columns),
+        q_channel_(prologue_.q_head * K_),
         k_channel_(channels.k + q_channel_),
-        v_channel_(channels.v + prologue.head * args.v.shape[2] + prologue.first_column) {
-    const windows w(channels.pool, args.sequences, s, args.conv_weight.shape[1]);
-    before_q_ = w.before(q_channel_), before_k_ = w.before(k_channel_), before_v_ = w.before(v_channel_);
-    q_ = rows<stage_qkv>(scratch, tile.room * key_stride_);
-    k_ = rows<stage_qkv>(scratch, tile.room * key_stride_);
-    v_ = rows<stage_qkv>(scratch, tile.room * width_);
-    out_ = rows<stage_out>(scratch, width_);
+        v_channel_(channels.v + head * args.v.shape[2] + column),
+        windows_(channels.pool, args.sequences, s, args.conv_weight.shape[1]) {}
+
+  /// Tokens [first, first + n) of the packed batch into the rows.
+  KDA_INLINE void prepare(std::ptrdiff_t first, std::ptrdiff_t n) const {
+    const std::ptrdiff_t begin = first - s_.first, end = begin + n;
+    const auto part = [&](const view<const raw, 3>& x, std::ptrdiff_t head, std::ptrdiff_t column,
+                          std::ptrdiff_t channel, std::ptrdiff_t channels, auto* to, std::ptrdiff_t stride)
+                          KDA_INLINE_LAMBDA {
+                            convolve<t::conv::act>(x.at(s_.first, head, column), x.stride[0],
+                                                   conv_taps(args_.conv_weight, args_.conv_bias, channel, channels), to,
+                                                   stride, begin, end, channels, windows_.before(channel));
+                          };
+    part(args_.q, prologue_.q_head, 0, q_channel_, K_, rows_.q, rows_.key_stride);
+    part(args_.k, prologue_.q_head, 0, k_channel_, K_, rows_.k, rows_.key_stride);
+    part(args_.v, prologue_.head, prologue_.first_column, v_channel_, columns_, rows_.v, rows_.width);
   }
 
   KDA_INLINE void fill(std::ptrdiff_t first, std::ptrdiff_t n, tile& tile) const {
-    const std::ptrdiff_t begin = first - s_.first, end = begin + n;
-    convolve<t::conv::act>(args_.q.at(s_.first, prologue_.q_head), args_.q.stride[0], taps(q_channel_, K_), q_,
-                           key_stride_, begin, end, K_, before_q_);
-    convolve<t::conv::act>(args_.k.at(s_.first, prologue_.q_head), args_.k.stride[0], taps(k_channel_, K_), k_,
-                           key_stride_, begin, end, K_, before_k_);
-    convolve<t::conv::act>(args_.v.at(s_.first, prologue_.head, prologue_.first_column), args_.v.stride[0],
-                           taps(v_channel_, columns_), v_, width_, begin, end, columns_, before_v_);
-    prologue_.fill(first, n, {q_, key_stride_}, {k_, key_stride_}, {v_, width_}, tile);
+    if (!ready_) prepare(first, n);
+    prologue_.fill(first, n, {rows_.q, rows_.key_stride}, {rows_.k, rows_.key_stride}, {rows_.v, rows_.width}, tile);
   }
 
   [[nodiscard]] KDA_INLINE upcoming_rows upcoming(std::ptrdiff_t first, std::ptrdiff_t n) const {
@@ -114,27 +139,20 @@ template <class Spec> class step_source {
           store_row(y, out + i * stride, columns_);
           continue;
         }
-      store_row(out_, out + i * stride, columns_);
-      norm_row<t::norm::act, t::norm::order>(out_, args_.output_gate.at(first + i, prologue_.head),
+      store_row(rows_.out, out + i * stride, columns_);
+      norm_row<t::norm::act, t::norm::order>(rows_.out, args_.output_gate.at(first + i, prologue_.head),
                                              args_.norm_weight.data, args_.norm_eps.value, columns_, y);
     }
   }
 
  private:
-  [[nodiscard]] KDA_INLINE conv_taps taps(std::ptrdiff_t first, std::ptrdiff_t n) const {
-    return {args_.conv_weight, args_.conv_bias, first, n};
-  }
-  template <class T> KDA_INLINE static T* rows(arena& scratch, std::ptrdiff_t floats) {
-    return reinterpret_cast<T*>(scratch.take(floats));
-  }
-
   const step_args<Spec>& args_;
-  const head_prologue<Spec>& prologue_;
+  const head_prologue<Spec> prologue_;
   const sequence& s_;
-  std::ptrdiff_t K_, columns_, key_stride_, width_, q_channel_, k_channel_, v_channel_;
-  conv_window<const raw> before_q_{}, before_k_{}, before_v_{};
-  stage_qkv *q_, *k_, *v_;
-  stage_out* out_;
+  const step_rows<Spec>& rows_;
+  bool ready_;
+  std::ptrdiff_t K_, columns_, q_channel_, k_channel_, v_channel_;
+  windows windows_;
 };
 
 /// The arguments of the delta rule within a step; q, k, v and out are in scratch, only their extents count.
@@ -161,7 +179,7 @@ template <class Spec> class step_tasks {
         channels_(args),
         grid_(make_head_grid(
             args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]), args.v.shape[2], e,
-            args.y.data == nullptr || std::is_same_v<typename t::stage::out, typename t::io::out>, 0)) {}
+            args.y.data == nullptr || std::is_same_v<typename t::stage::out, typename t::io::out>, args.q.shape[2])) {}
 
   [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
   /// Whether y holds what the delta rule gave, and is still to be normalised.
@@ -174,24 +192,34 @@ template <class Spec> class step_tasks {
     const head_grid::place at = grid_.at(i);
     const sequence s = sequence_at(args_.sequences, at.sequence, args_.states.first_slot);
     if (s.padding) {
-      write_zeros(args_.y, s, at.head, at.column, at.columns);
+      for (std::ptrdiff_t h = 0; h < at.heads; ++h) write_zeros(args_.y, s, at.head + h, at.column, at.columns);
       return;
     }
     const mode core = *args_.modes.at(s.index);
     tile tile = make_tile(scratch, args_.q.shape[2], at.columns, core, s.tokens);
-    const head_prologue<Spec> prologue(core_, at.head, at.column);
-    const step_source<Spec> source(args_, channels_, prologue, s, tile, scratch);
-    const head_walk<Spec> walk(core_, s, at.head, at.column, at.columns);
-    if (core == mode::decode)
-      walk.decode(source, tile, scratch);
-    else
-      walk.prefill([&](std::ptrdiff_t) KDA_INLINE_LAMBDA -> const step_source<Spec>& { return source; }, 1, tile,
-                   scratch);
-    if (!leaves_keys()) {
-      store_windows(args_, channels_, s, args_.q, at.head, 0);
-      store_windows(args_, channels_, s, args_.k, at.head, channels_.k);
+    // Decode convolves all heads of the task first: their windows and weights lie side by side, and what misses the caches
+    // between two states waits behind the reads of both.
+    const bool ready = core == mode::decode && s.tokens > 0 && s.tokens <= tile.room;
+    step_rows<Spec> rows[most_in_turn];
+    for (std::ptrdiff_t h = 0; h < (ready ? at.heads : 1); ++h) rows[h] = step_rows<Spec>(scratch, tile);
+    const auto source_of = [&](std::ptrdiff_t h) KDA_INLINE_LAMBDA {
+      return step_source<Spec>(args_, core_, channels_, s, at.head + h, at.column, at.columns, rows[ready ? h : 0],
+                               ready);
+    };
+    if (core == mode::decode) {
+      for (std::ptrdiff_t h = 0; ready && h < at.heads; ++h) source_of(h).prepare(s.first, s.tokens);
+      for (std::ptrdiff_t h = 0; h < at.heads; ++h)
+        head_walk<Spec>(core_, s, at.head + h, at.column, at.columns).decode(source_of(h), tile, scratch);
+    } else {
+      head_walk<Spec>(core_, s, at.head, at.column, at.columns).prefill(source_of, at.heads, tile, scratch);
     }
-    if (!leaves_values()) store_windows(args_, channels_, s, args_.v, at.head, channels_.v);
+    for (std::ptrdiff_t h = at.head; h < at.head + at.heads; ++h) {
+      if (!leaves_keys()) {
+        store_windows(args_, channels_, s, args_.q, h, 0);
+        store_windows(args_, channels_, s, args_.k, h, channels_.k);
+      }
+      if (!leaves_values()) store_windows(args_, channels_, s, args_.v, h, channels_.v);
+    }
   }
 
  private:

@@ -59,12 +59,13 @@ struct head_grid {
             left < in_turn ? left : in_turn, column, rest < block ? rest : block};
   }
 };
+inline constexpr std::ptrdiff_t most_in_turn = 8;
 /// `splittable`: whether a head's columns may go to several tasks. key_dim: heads may take turns in one task, as far as
 /// their states fit into its scratch and each runner has four tasks left; 0: one head a task.
 KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry* order, std::ptrdiff_t first_head,
                                     std::ptrdiff_t heads, std::ptrdiff_t value_dim, const executor& e, bool splittable,
                                     std::ptrdiff_t key_dim) {
-  constexpr std::ptrdiff_t least = 32, most_in_turn = 8;
+  constexpr std::ptrdiff_t least = 32;
   head_grid g{order, s.has_initial_state.shape[0], first_head, heads, value_dim, detail::max_value_columns, 1, 1,
               heads};
   constexpr std::ptrdiff_t many = std::ptrdiff_t{1} << 20;
