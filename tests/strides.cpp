@@ -113,8 +113,11 @@ TEMPLATE_TEST_CASE("the delta rule takes its tensors as they lie", "[strides]", 
                    decode_call<specs::qwen>, prefill_call<specs::qwen>, decode_call<specs::kda_f16>,
                    prefill_call<specs::gdn_f16_stages>) {
   const std::vector<sequence> batch{continued(18, 1, 1), fresh(1, 2, 0), continued(4, 3, 2)};
-  const auto before = TestType::pool_of(4, 1);
-  TestType plain(batch, before), strided(batch, before);
+  auto shape = TestType::usual;
+  shape.V = GENERATE(19, 32);  // with and without a tail: values are copied, or read where they lie
+  CAPTURE(shape.V);
+  const auto before = TestType::pool_of(4, 1, shape);
+  TestType plain(batch, before, shape), strided(batch, before, shape);
   plain.run();
   auto args = strided.args();
   check_forms(

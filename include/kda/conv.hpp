@@ -49,6 +49,7 @@ struct conv_taps {
         return;
       }
     }
+    KDA_UNROLL
     for (int j = 0; j < W; ++j) w[j] = gathered(weight.at(c, j), weight.stride[0], n);
   }
 

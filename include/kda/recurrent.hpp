@@ -5,7 +5,7 @@
 // passes:
 //
 //   pass 1   r = S^T kd,  p = S^T qd                  d = beta (v - r),  out = p + (q . k) d
-//   pass 2   S <- e S + k d^T                         (the decay as applied_decay in prologue.hpp says)
+//   pass 2   S <- e S + k d^T                         (of an fp32 state as applied_decay in prologue.hpp says)
 //
 // S is [K, V] (key_major) or [V, K] (value_major), float or bf16; rows may lie further apart than they are long.
 //
@@ -34,8 +34,8 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
 /// What the cores need of the tokens of a run, and their scratch. Rows of channels are a tile's key_stride apart, zeros
 /// past K in k, kd and qd, (even, odd) apart where they meet pairs of bf16. They take the places of the tile's k and q
-/// and, with decay per channel, alpha and g, so that all that one token needs lies in a few KiB: what a prologue misses
-/// in L1 waits behind the state's reads.
+/// and, with decay per channel, alpha and g, so that all that one token needs, but for values that stay in the tensor, lies
+/// in a few KiB: what a prologue misses in L1 waits behind the state's reads.
 struct token_rows {
   float *k, *kd, *qd;    ///< [room, key_stride]
   float* factor;         ///< the decay to apply (applied_decay), below zero where it says `keep`; bf16 states: exp g

@@ -59,7 +59,9 @@ struct head_grid {
             left < in_turn ? left : in_turn, column, rest < block ? rest : block};
   }
 };
+/// Heads that take turns in one task, at most.
 inline constexpr std::ptrdiff_t most_in_turn = 8;
+
 /// `splittable`: whether a head's columns may go to several tasks. key_dim: heads may take turns in one task, as far as
 /// their states fit into its scratch and each runner has four tasks left; 0: one head a task.
 KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry* order, std::ptrdiff_t first_head,

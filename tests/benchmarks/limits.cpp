@@ -79,6 +79,8 @@ index cache_bytes(int level, index otherwise) {
   return otherwise;
 }
 
+index blocks_of(index bytes) { return std::max<index>(bytes / (4 * block_floats), 1); }
+
 }  // namespace
 
 const kda::executor& machine::executor(index threads) const {
@@ -98,10 +100,9 @@ double machine::fma_gflops(kda::isa isa, index threads) {
   return gflops;
 }
 
-double machine::in_place_gbps(index bytes, index threads, const std::string& level) {
-  for (const in_place_rate& r : rates)
-    if (r.bytes == bytes && r.threads == threads) return r.best();
-  const index blocks = std::max<index>(bytes / (4 * block_floats), 1);
+index machine::sweep(index bytes, index threads, pattern p) {
+  const index blocks = blocks_of(bytes), passes = std::max<index>(1, (index{1} << 24) / bytes),
+              parts = std::min(threads, blocks);
   if (buffer_.size() < blocks * block_floats) {
     buffer_ = {};
     buffer_ = random_array<float>(blocks * block_floats, 1, -1, 1, pages::huge);
@@ -109,18 +110,23 @@ double machine::in_place_gbps(index bytes, index threads, const std::string& lev
   const limit_table* table = nullptr;
   for (int i = static_cast<int>(kda::best_isa()); table == nullptr && i >= 0; --i)
     table = limits_of(static_cast<kda::isa>(i));
-  const auto rate = [&](void (*pass)(float*, index, float)) {
-    // A buffer for the cache is passed over several times in a task, as many as make the call worth its dispatch.
-    const index parts = std::min(threads, blocks), passes = std::max<index>(1, (index{1} << 24) / bytes);
-    const double taken = shortest(seconds_, threads, [&] {
-      for_each_task(executor(threads), parts, [&](index i) {
-        const index first = blocks * i / parts, end = blocks * (i + 1) / parts;
-        for (index n = 0; n < passes; ++n) pass(buffer_.data() + first * block_floats, end - first, 1.f);
-      });
-    });
-    return 2 * static_cast<double>(4 * blocks * block_floats * passes) / taken / 1e9;
+  const auto pass = p == pattern::one_stream ? table->one_stream : table->four_streams;
+  for_each_task(executor(threads), parts, [&](index i) {
+    const index first = blocks * i / parts, end = blocks * (i + 1) / parts;
+    for (index n = 0; n < passes; ++n) pass(buffer_.data() + first * block_floats, end - first, 1.f);
+  });
+  return passes;
+}
+
+double machine::in_place_gbps(index bytes, index threads, const std::string& level) {
+  for (const in_place_rate& r : rates)
+    if (r.bytes == bytes && r.threads == threads) return r.best();
+  const auto rate = [&](pattern p) {
+    index passes = 0;
+    const double taken = shortest(seconds_, threads, [&] { passes = sweep(bytes, threads, p); });
+    return 2 * static_cast<double>(4 * blocks_of(bytes) * block_floats * passes) / taken / 1e9;
   };
-  rates.push_back({level, bytes, threads, rate(table->one_stream), rate(table->four_streams)});
+  rates.push_back({level, bytes, threads, rate(pattern::one_stream), rate(pattern::four_streams)});
   return rates.back().best();
 }
 

@@ -40,6 +40,9 @@ class machine {
   [[nodiscard]] const std::vector<team>& teams() const { return teams_; }
   [[nodiscard]] const kda::executor& executor(index threads) const;
   double fma_gflops(kda::isa, index threads);
+  enum class pattern { one_stream, four_streams };  ///< see limit_table
+  /// Reads and writes a buffer of this size in place, a small one several times, so that it is worth the call: how often.
+  index sweep(index bytes, index threads, pattern);
   /// The better pattern's rate for a buffer of this size.
   double in_place_gbps(index bytes, index threads, const std::string& level = "states");
   /// What is reported whatever else is measured: peaks of all ISAs, and L2, L3 and, unless `small`, DRAM, for every team.

@@ -4,29 +4,32 @@
 #include "suite.hpp"
 
 #include <array>
+#include <functional>
 
 namespace bench {
 
 namespace {
 
+using calls = std::vector<std::function<void()>>;
+
 /// Shortest calls of each function, which run on `threads` threads, in seconds, measured in turns.
-template <class... F> std::array<double, sizeof...(F)> in_turns(double seconds, index threads, const F&... f) {
-  std::array<double, sizeof...(F)> best{};
-  best.fill(HUGE_VAL);
+std::vector<double> in_turns(double seconds, index threads, const calls& all) {
+  std::vector<double> best(all.size(), HUGE_VAL);
   const double start = now();
-  for (int n = 0; n < 3 || now() - start < seconds; ++n) {
-    std::size_t i = 0;
-    const auto time = [&](const auto& g) {
+  for (int n = 0; n < 3 || now() - start < seconds; ++n)
+    for (std::size_t i = 0; i < all.size(); ++i)
       for (int call = 0; call < 3; ++call) {
         const double begin = now_for(threads);
-        g();
+        all[i]();
         best[i] = std::min(best[i], now_for(threads) - begin);
       }
-      ++i;
-    };
-    (time(f), ...);
-  }
   return best;
+}
+template <class... F> std::array<double, sizeof...(F)> in_turns(double seconds, index threads, const F&... f) {
+  const std::vector<double> best = in_turns(seconds, threads, calls{f...});
+  std::array<double, sizeof...(F)> times{};
+  std::copy(best.begin(), best.end(), times.begin());
+  return times;
 }
 
 std::vector<index> equal(index n, index tokens) { return std::vector<index>(static_cast<std::size_t>(n), tokens); }
@@ -116,6 +119,108 @@ template <class Spec> class comparison {
   index most_;
 };
 
+/// One call of a core by different specs on one ISA, and, of decode, the passes over states in place that bound it.
+class cores {
+ public:
+  cores(machine& m, kda::mode mode, const geometry& g, index N, index T, double seconds, std::vector<ratio>& to)
+      : machine_(m), mode_(mode), g_(g), lengths_(equal(N, T)), seconds_(seconds), to_(to) {
+    what_ = mode == kda::mode::decode ? "decode, N = " + std::to_string(N) : "prefill, T = " + std::to_string(T);
+  }
+
+  /// The kernels of `list` for this ISA, if there are.
+  template <class Spec> void add(const std::string& name, kda::kernel_list<Spec> list, const std::string& isa) {
+    for_each_isa(list, [&](const kda::table<Spec>& table) {
+      if (table.isa != isa) return;
+      works_.push_back(std::make_unique<core_work<Spec>>(table, mode_, g_, lengths_, machine_.teams().back().threads));
+      names_.push_back(name);
+    });
+  }
+  void measure() {
+    for (const team& t : machine_.teams()) {
+      calls all;
+      for (const auto& w : works_) all.push_back([&] { w->call_or_throw(t.executor); });
+      if (mode_ == kda::mode::decode)
+        for (const auto p : {machine::pattern::one_stream, machine::pattern::four_streams})
+          all.push_back([&, p] { passes_ = machine_.sweep(static_cast<index>(works_[0]->state_bytes), t.threads, p); });
+      times_.push_back(in_turns(2 * seconds_ * static_cast<double>(all.size()), t.threads, all));
+    }
+  }
+  enum class form { time, speed };
+  /// How long `name` takes, or how fast it is, against `other`; nothing if one of them is not there.
+  void report(const std::string& name, const std::string& other, form f, const std::vector<const char*>& reach) {
+    const std::size_t a = place_of(name), b = place_of(other);
+    if (a == names_.size() || b == names_.size()) return;
+    const bool speed = f == form::speed;
+    for (std::size_t i = 0; i < times_.size(); ++i)
+      put(what_ + (speed ? ": speed of " : ": ") + name + " over " + other, a, i, times_[i][speed ? b : a],
+          times_[i][speed ? a : b], reach);
+  }
+  /// How long `name` takes against the faster pass over its states.
+  void report_floor(const std::string& name, const std::vector<const char*>& reach) {
+    const std::size_t a = place_of(name);
+    for (std::size_t i = 0; a < names_.size() && i < times_.size(); ++i)
+      put(what_ + ": " + name + " over a pass over the states in place", a, i, times_[i][a],
+          std::min(times_[i][names_.size()], times_[i][names_.size() + 1]) / static_cast<double>(passes_), reach);
+  }
+
+ private:
+  [[nodiscard]] std::size_t place_of(const std::string& name) const {
+    return static_cast<std::size_t>(std::find(names_.begin(), names_.end(), name) - names_.begin());
+  }
+  // reach: with one thread, with two.
+  void put(const std::string& what, std::size_t work, std::size_t team, double seconds, double against,
+           const std::vector<const char*>& reach) {
+    to_.push_back({what, works_[work]->isa, machine_.teams()[team].threads, seconds, against,
+                   team < reach.size() ? reach[team] : ""});
+  }
+
+  machine& machine_;
+  kda::mode mode_;
+  geometry g_;
+  std::vector<index> lengths_;
+  double seconds_;
+  std::vector<ratio>& to_;
+  std::string what_;
+  index passes_ = 1;  // of a sweep over the states
+  std::vector<std::unique_ptr<work>> works_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<double>> times_;  // of each team: of each work, then of the passes in place
+};
+
+// Specs against each other on the vectors of `isa`; bf16 by the instructions of AVX512-BF16 where there are.
+void compare_specs(machine& m, const std::string& isa, bool small, double seconds, std::vector<ratio>& to) {
+  const bool narrow = isa == kda::name(kda::isa::avx2), has_bf16 = kda::best_isa() >= kda::isa::avx512_bf16;
+  const std::string bf16 = !narrow && has_bf16 ? kda::name(kda::isa::avx512_bf16) : isa;
+  const geometry& g = small ? two_heads : glm;
+  const std::string value_major = "fp32 states [V, K]", key_major = "fp32 states [K, V]", half = "bf16 states [V, K]",
+                    gdn = "GDN", products = "bf16 products", gdn_products = "GDN with bf16 products";
+  {
+    cores c(m, kda::mode::decode, g, small ? 4 : 32, 1, seconds, to);
+    c.add(value_major, glm_f32, isa);
+    c.add(key_major, glm_f32_key, isa);
+    c.add(half, glm_f32_state_bf16, bf16);
+    c.add(gdn, gdn_f32, isa);
+    c.measure();
+    c.report_floor(value_major, {"<= 1.25", "<= 1.2"});
+    c.report_floor(key_major, {"<= 1.35"});
+    c.report(key_major, value_major, cores::form::time, {"<= 1.12"});
+    if (narrow || has_bf16)
+      c.report(half, value_major, cores::form::speed, {narrow ? ">= 1.2" : ">= 1.8", narrow ? ">= 1.5" : ">= 1.8"});
+    c.report(gdn, value_major, cores::form::time, {"<= 1"});
+  }
+  cores c(m, kda::mode::prefill, g, 1, small ? 32 : 512, seconds, to);
+  c.add(value_major, glm_f32, isa);
+  c.add(key_major, glm_f32_key, isa);
+  c.add(gdn, gdn_f32, isa);
+  c.add(products, glm_f32_products, bf16);
+  c.add(gdn_products, gdn_f32_products, bf16);
+  c.measure();
+  c.report(key_major, value_major, cores::form::time, {"<= 1.05"});
+  c.report(gdn, value_major, cores::form::time, {"<= 1"});
+  c.report(products, value_major, cores::form::speed, {">= 1.5"});
+  c.report(gdn_products, gdn, cores::form::speed, {">= 1.5"});
+}
+
 }  // namespace
 
 std::vector<ratio> measure_ratios(machine& m, extent e, double seconds) {
@@ -133,6 +238,7 @@ std::vector<ratio> measure_ratios(machine& m, extent e, double seconds) {
     c.threads(kda::mode::prefill, 1, small ? 32 : 512, ">= 1.9");
     c.threads(kda::mode::decode, 1, 1, ">= 1.9");
     c.threads(kda::mode::decode, small ? 4 : 32, 1, "");
+    compare_specs(m, table.isa, small, seconds, all);
   });
   return all;
 }

@@ -24,11 +24,13 @@ template <bool Halved> KDA_INLINE exponential_parts split_exponential(vec x) {
   const vec n = shifted - broadcast(to_integer);
   vec r = fnma(n, broadcast(0.693115234375f), x);
   r = fnma(n, broadcast(3.19461848e-5f), r);
-  const vec square = r * r;  // pairs of terms: a shorter chain than Horner's, and as many operations
-  vec p = fma(broadcast(0.00019845886f), r, broadcast(0.00139407197f));
-  p = fma(p, square, fma(broadcast(0.00833338965f), r, broadcast(0.0416663587f)));
-  p = fma(p, square, fma(broadcast(0.166666657f), r, broadcast(0.5f)));
-  return {shift_left_23(shifted), fma(square, p, r)};
+  vec p = broadcast(0.00019845886f);
+  p = fma(p, r, broadcast(0.00139407197f));
+  p = fma(p, r, broadcast(0.00833338965f));
+  p = fma(p, r, broadcast(0.0416663587f));
+  p = fma(p, r, broadcast(0.166666657f));
+  p = fma(p, r, broadcast(0.5f));
+  return {shift_left_23(shifted), fma(r * r, p, r)};
 }
 
 /// e^x: within 1 ulp for x >= -86.6; exactly 1 at 0, exactly 0 below -86.6 (results under 2^-124.9 are flushed) and
