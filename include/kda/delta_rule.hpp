@@ -181,7 +181,8 @@ template <class Spec, mode Mode> class delta_rule_tasks {
   KDA_INLINE delta_rule_tasks(const delta_rule_args<Spec>& args, const detail::slot_entry* order, const executor& e)
       : args_(args),
         grid_(make_head_grid(args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]),
-                             args.v.shape[2], e, true, Mode == mode::prefill ? args.q.shape[2] : 0)) {}
+                             args.v.shape[2], e, true,
+                             Mode == mode::prefill ? turns{most_in_turn, args.q.shape[2]} : turns{most_in_a_row, 0})) {}
 
   [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
 
@@ -193,14 +194,15 @@ template <class Spec, mode Mode> class delta_rule_tasks {
       return;
     }
     tile tile = make_tile(scratch, args_.q.shape[2], at.columns, Mode, s.tokens);
-    const head_walk<Spec> walk(args_, s, at.head, at.column, at.columns);
     const auto source_of = [&](std::ptrdiff_t h) KDA_INLINE_LAMBDA {
       return tensor_source<Spec>{head_prologue<Spec>(args_, at.head + h, at.column), at.columns};
     };
-    if constexpr (Mode == mode::decode)
-      walk.decode(source_of(0), tile, scratch);
-    else
-      walk.prefill(source_of, at.heads, tile, scratch);
+    if constexpr (Mode == mode::decode) {
+      for (std::ptrdiff_t h = 0; h < at.heads; ++h)
+        head_walk<Spec>(args_, s, at.head + h, at.column, at.columns).decode(source_of(h), tile, scratch);
+    } else {
+      head_walk<Spec>(args_, s, at.head, at.column, at.columns).prefill(source_of, at.heads, tile, scratch);
+    }
   }
 
  private:

@@ -177,9 +177,10 @@ template <class Spec> class step_tasks {
       : args_(args),
         core_(core_args(args)),
         channels_(args),
-        grid_(make_head_grid(
-            args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]), args.v.shape[2], e,
-            args.y.data == nullptr || std::is_same_v<typename t::stage::out, typename t::io::out>, args.q.shape[2])) {}
+        grid_(make_head_grid(args.sequences, order, args.heads.first, heads_in(args.heads, args.v.shape[1]),
+                             args.v.shape[2], e,
+                             args.y.data == nullptr || std::is_same_v<typename t::stage::out, typename t::io::out>,
+                             {most_in_turn, args.q.shape[2]})) {}
 
   [[nodiscard]] KDA_INLINE std::ptrdiff_t count() const { return grid_.count(); }
   /// Whether y holds what the delta rule gave, and is still to be normalised.

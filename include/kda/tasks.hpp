@@ -59,14 +59,20 @@ struct head_grid {
             left < in_turn ? left : in_turn, column, rest < block ? rest : block};
   }
 };
-/// Heads that take turns in one task, at most.
+/// How many heads may follow one another in a task: `most`, as long as their states [key_dim, columns] fit into its
+/// scratch (0: they need none there).
+struct turns {
+  std::ptrdiff_t most, key_dim;
+};
+/// In chunks, where a page of a token-major tensor holds rows of several heads, or in a step, which convolves them first.
 inline constexpr std::ptrdiff_t most_in_turn = 8;
+/// In decode: their states lie side by side, and two runners on neighbouring ones disturb each other's prefetchers.
+inline constexpr std::ptrdiff_t most_in_a_row = 32;
 
-/// `splittable`: whether a head's columns may go to several tasks. key_dim: heads may take turns in one task, as far as
-/// their states fit into its scratch and each runner has four tasks left; 0: one head a task.
+/// `splittable`: whether a head's columns may go to several tasks. Heads take turns as long as each runner has four tasks.
 KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry* order, std::ptrdiff_t first_head,
                                     std::ptrdiff_t heads, std::ptrdiff_t value_dim, const executor& e, bool splittable,
-                                    std::ptrdiff_t key_dim) {
+                                    turns heads_in_turn) {
   constexpr std::ptrdiff_t least = 32;
   head_grid g{order, s.has_initial_state.shape[0], first_head, heads, value_dim, detail::max_value_columns, 1, 1,
               heads};
@@ -81,9 +87,9 @@ KDA_INLINE head_grid make_head_grid(const sequences& s, const detail::slot_entry
     if (columns < g.block) g.block = columns < least ? least : columns;
   }
   g.blocks = (value_dim + g.block - 1) / g.block;
-  const std::ptrdiff_t state = key_dim * detail::round_up(value_dim < g.block ? value_dim : g.block, 16);
+  const std::ptrdiff_t state = heads_in_turn.key_dim * detail::round_up(value_dim < g.block ? value_dim : g.block, 16);
   const auto groups_of = [&](std::ptrdiff_t n) KDA_INLINE_LAMBDA { return (heads + n - 1) / n; };
-  for (std::ptrdiff_t n = 2; state > 0 && n <= most_in_turn; n *= 2) {
+  for (std::ptrdiff_t n = 2; n <= heads_in_turn.most; n *= 2) {
     if (n * state > detail::max_key_dim * detail::max_value_columns) break;
     if (g.sequences * groups_of(n) * g.blocks < 2 * wanted && e.run != nullptr) break;
     g.in_turn = n;
