@@ -36,8 +36,8 @@
 //
 // Where the time of a 16-token chunk goes, K = V = 128, H = 64, token-major fp32, 4 KB pages, Zen 4, in units of the
 // 864k multiply-adds that performance is counted in (peak is 1): AVX2 / AVX-512
-//   gate, norm, copy 0.18 / 0.13   decay 0.08 / 0.06   A, P 0.07 / 0.07   [K; Q] S 0.69 / 0.67 (0.61 its multiply-adds)
-//   u, out 0.07 / 0.06             S <- 0.40 / 0.37 (0.34)                states in and out, outputs 0.03 / 0.03
+//   gate, norm 0.11 / 0.07   decay 0.09 / 0.06       A, P 0.06 / 0.07   [K; Q] S 0.70 / 0.69 (0.61 its multiply-adds)
+//   u, out 0.06 / 0.06       S <- 0.42 / 0.41 (0.34)                    the rest 0.09 / 0.09
 #pragma once
 #include "prologue.hpp"
 #include "simd/matrix.hpp"

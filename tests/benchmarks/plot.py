@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of a run of the benchmarks: roofline.svg, a panel for each ISA, and peers.svg, ours against others.
 
-    plot.py FILE [FOLDER]     FOLDER: where they go (default docs/)
+    plot.py FILE... [FOLDER]     as table.py; FOLDER: where they go (default docs/)
 """
 import math
 import os
@@ -150,10 +150,12 @@ def peers(r, file):
 
 
 def main(words):
-    if not 1 <= len(words) <= 2:
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs")
+    if words and os.path.isdir(words[-1]):
+        folder = words.pop()
+    if not words:
         sys.exit(__doc__)
-    r = Results(words[0])
-    folder = words[1] if len(words) == 2 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs")
+    r = Results(*words)
     roofline(r, os.path.join(folder, "roofline.svg"))
     peers(r, os.path.join(folder, "peers.svg"))
 

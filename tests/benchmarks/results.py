@@ -7,6 +7,7 @@ ROW = {"peer": (str, type(None)), "op": str, "isa": (str, type(None)), "io": str
        "geometry": str, "threads": int, "N": int, "T": int, "us": (int, float), "us_per_token_head": (int, float),
        "gflops": (int, float, type(None)), "percent_of_fma_peak": (int, float, type(None)), "gbps": (int, float, type(None)),
        "percent_of_bandwidth": (int, float, type(None)), "max_rel_err": (int, float)}
+IDENTITY = ("peer", "op", "isa", "io", "state", "layout", "geometry", "threads", "N", "T")  # and products and spec of ours
 RATIO = {"what": str, "isa": str, "threads": int, "us": (int, float), "against_us": (int, float), "ratio": (int, float),
          "reach": str}
 FLOPS_PER_TOKEN_HEAD = 108e3
@@ -47,12 +48,52 @@ def put_into(document, sections):
         f.write(whole)
 
 
+def best_of(runs, name, time):
+    """For each different name(x) of the lists `runs`, the x of the shortest time(x), in order of appearance."""
+    best = {}
+    for x in (x for run in runs for x in run):
+        if name(x) not in best or time(x) < time(best[name(x)]):
+            best[name(x)] = x
+    return list(best.values())
+
+
 class Results:
-    def __init__(self, file):
-        with open(file) as f:
-            self.data = json.load(f)
-        check(self.data)
+    """One run, or several of the same machine: then of each row the shortest time, of each limit the highest."""
+
+    def __init__(self, *files):
+        runs = []
+        for file in files:
+            with open(file) as f:
+                runs.append(json.load(f))
+            check(runs[-1])
+        self.data = runs[0]
+        if len(runs) > 1:
+            self.merge(runs)
         self.rows, self.ratios, self.machine = self.data["results"], self.data["ratios"], self.data["machine"]
+
+    def merge(self, runs):
+        if len({r["machine"]["cpu"] for r in runs}) > 1:
+            raise Wrong("runs of different CPUs")
+        limits = [r["machine"]["limits"] for r in runs]
+        peaks = limits[0]["peak_gflops"]
+        for isa, threads in ((i, t) for m in limits for i in m["peak_gflops"] for t in m["peak_gflops"][i]):
+            peaks.setdefault(isa, {})[threads] = max(m["peak_gflops"].get(isa, {}).get(threads, 0) for m in limits)
+        limits[0]["in_place"] = best_of([m["in_place"] for m in limits], lambda x: (x["level"], x["bytes"], x["threads"]),
+                                        lambda x: -max(x["one_stream_gbps"], x["four_streams_gbps"]))
+        self.machine = self.data["machine"]
+        self.data["results"] = best_of([r["results"] for r in runs],
+                                       lambda x: tuple(x.get(k) for k in (*IDENTITY, "products", "spec")), lambda x: x["us"])
+        for x in self.data["results"]:
+            if x["gflops"] and x["percent_of_fma_peak"]:
+                x["percent_of_fma_peak"] = 100 * x["gflops"] / self.peak(x["isa"], x["threads"])
+            if x["percent_of_bandwidth"]:
+                x["percent_of_bandwidth"] = 100 * x["gbps"] / self.bandwidth(x["gbps"] * x["us"] * 500, x["threads"])
+        cases = {}
+        for x in (x for r in runs for x in r["ratios"]):
+            y = cases.setdefault((x["what"], x["isa"], x["threads"]), x)
+            y["us"], y["against_us"] = min(x["us"], y["us"]), min(x["against_us"], y["against_us"])
+            y["ratio"] = y["us"] / y["against_us"]
+        self.data["ratios"] = list(cases.values())
 
     def find(self, **wanted):
         """Rows with these values; `peer` is None unless given."""
@@ -75,7 +116,8 @@ class Results:
         return list(dict.fromkeys(r["peer"] for r in self.rows if r["peer"]))
 
     def peak(self, isa, threads):
-        return self.machine["limits"]["peak_gflops"].get(isa, {}).get(str(threads))
+        """Of the best ISA for those who do not say theirs."""
+        return self.machine["limits"]["peak_gflops"].get(isa or self.machine["isas"][-1], {}).get(str(threads))
 
     def bandwidth(self, size, threads):
         """10^9 bytes a second in place: of the measured buffer whose size is nearest."""

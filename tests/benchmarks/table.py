@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of a run of the benchmarks, as Markdown.
 
-    table.py FILE [SECTION...]       prints the sections (default: all)
-    table.py FILE --into DOCUMENT    puts each between the lines <!-- SECTION --> and <!-- end --> of DOCUMENT
-    table.py FILE --check            only whether FILE is as it should be
+    table.py FILE... [SECTION...]       prints the sections (default: all); of several runs the shortest times
+    table.py FILE... --into DOCUMENT    puts each between the lines <!-- SECTION --> and <!-- end --> of DOCUMENT
+    table.py FILE... --check            only whether FILE is as it should be
 """
+import itertools
 import sys
 
 from results import Results, Wrong, put_into
@@ -206,24 +207,26 @@ def reach(r):
     a, b = r.one(op="kda_prefill", isa="scalar", geometry=GLM, T=64, N=1), ours("kda_prefill", "avx2", 1, 64)
     if a and b:
         rows.append(["prefill T = 64, scalar over avx2", f"{quotient(a, b):.1f}x", "stated", ""])
-    return markdown(["one run, GLM-5.3-Flash's heads, one thread if none is said", "is", "reach", "met"], rows)
+    return markdown(["GLM-5.3-Flash's heads, one thread if none is said", "is", "reach", "met"], rows)
 
 
 SECTIONS = {f.__name__: f for f in (limits, prefill, decode, step, kernels, models, peers, ratios, reach)}
 
 
 def main(words):
-    if not words:
+    files = list(itertools.takewhile(lambda w: w not in SECTIONS and not w.startswith("--"), words))
+    words = words[len(files):]
+    if not files:
         sys.exit(__doc__)
-    r = Results(words[0])
-    if words[1:] == ["--check"]:
+    r = Results(*files)
+    if words == ["--check"]:
         for section in SECTIONS.values():
             section(r)
         print(f"{len(r.rows)} results, {len(r.ratios)} ratios")
-    elif words[1:2] == ["--into"]:
-        put_into(words[2], {name: section(r) for name, section in SECTIONS.items()})
+    elif words[:1] == ["--into"]:
+        put_into(words[1], {name: section(r) for name, section in SECTIONS.items()})
     else:
-        for name in words[1:] or SECTIONS:
+        for name in words or SECTIONS:
             print(f"## {name}\n\n{SECTIONS[name](r)}")
 
 

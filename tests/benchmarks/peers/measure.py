@@ -80,7 +80,7 @@ def child(number, threads, quick, seconds):
 def row_of(name, threads, x, r):
     token_heads, state_bytes = x["N"] * x["T"] * HEADS, x["N"] * HEADS * D * D * 4
     gflops, gbps = token_heads * FLOPS_PER_TOKEN_HEAD / x["seconds"] / 1e9, 2 * state_bytes / x["seconds"] / 1e9
-    peak = r.peak(x["isa"] or r.machine["isas"][-1], threads)
+    peak = r.peak(x["isa"], threads)
     bandwidth = r.bandwidth(state_bytes, threads)
     four = lambda v: float(f"{v:.4g}")
     return {"peer": name, "op": x["op"], "isa": x["isa"], "io": x["io"], "state": "f32", "layout": x["layout"],
