@@ -42,7 +42,7 @@ struct conv_taps {
   template <int W>
   KDA_INLINE void read(std::ptrdiff_t c, std::ptrdiff_t n, vec (&w)[static_cast<std::size_t>(W)], vec& start) const {
     start = broadcast(0.f);
-    if (bias.data != nullptr) start = gathered(bias.at(c), bias.stride[0], n);
+    if (bias.data != nullptr) start = gathered(bias.at(c), 1, n);
     if constexpr (W == 4) {  // without gaps, as checkpoints have them
       if (n == vec::lanes && weight.stride[0] == 4 && weight.stride[1] == 1) {
         load_columns(weight.at(c), w);
