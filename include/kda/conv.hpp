@@ -13,6 +13,14 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
+// p[0], p[stride], ..., n <= lanes of them, zeros for the rest.
+template <class T> KDA_INLINE vec gathered(const T* p, std::ptrdiff_t stride, std::ptrdiff_t n) {
+  if (stride == 1) return n == vec::lanes ? load(p) : load(p, n);
+  T part[vec::lanes] = {};
+  for (std::ptrdiff_t i = 0; i < n; ++i) part[i] = p[i * stride];
+  return load(part);
+}
+
 /// Window of n neighbouring channels, W - 1 columns or more: element (column, i) at data[column * column_stride + i *
 /// channel_stride].
 template <class T> struct conv_window {
@@ -21,11 +29,7 @@ template <class T> struct conv_window {
 
   // Column `column` of the channels [c, c + n), n <= lanes.
   [[nodiscard]] KDA_INLINE vec read(std::ptrdiff_t column, std::ptrdiff_t c, std::ptrdiff_t n) const {
-    const T* p = data + column * column_stride + c * channel_stride;
-    if (channel_stride == 1) return n == vec::lanes ? load(p) : load(p, n);
-    std::remove_const_t<T> part[vec::lanes] = {};
-    for (std::ptrdiff_t i = 0; i < n; ++i) part[i] = p[i * channel_stride];
-    return load(part);
+    return gathered(data + column * column_stride + c * channel_stride, channel_stride, n);
   }
 };
 
@@ -51,14 +55,6 @@ struct conv_taps {
     }
     KDA_UNROLL
     for (int j = 0; j < W; ++j) w[j] = gathered(weight.at(c, j), weight.stride[0], n);
-  }
-
- private:
-  KDA_INLINE static vec gathered(const float* p, std::ptrdiff_t stride, std::ptrdiff_t n) {
-    if (stride == 1) return n == vec::lanes ? load(p) : load(p, n);
-    float part[vec::lanes] = {};
-    for (std::ptrdiff_t i = 0; i < n; ++i) part[i] = p[i * stride];
-    return load(part);
   }
 };
 
