@@ -4,7 +4,8 @@
 #   kda_add_kernels(<target>
 #     NAME <name>...            # what the source exports: KDA_EXPORT_KERNELS(<name>, ...); several if it exports several
 #     SOURCE <file.cpp>
-#     [ISAS <isa>...]           # scalar, avx2, avx512, avx512_bf16; left out: all that this architecture and compiler can build
+#     [ISAS <isa>...]           # of x86-64: scalar, avx2, avx512, avx512_bf16; of AArch64: scalar, neon; left out: all that this
+#                               # architecture and compiler can build
 #     [DEFINITIONS <macro>...]) # for these kernels only
 #
 # The source is compiled with <target>'s own include folders, definitions and options, and with the ISA's flags and
@@ -14,6 +15,8 @@
 function(kda_isas_of_architecture result)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     set(${result} avx512_bf16 avx512 avx2 scalar PARENT_SCOPE)
+  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+    set(${result} neon scalar PARENT_SCOPE)
   else()
     set(${result} scalar PARENT_SCOPE)
   endif()
@@ -21,6 +24,7 @@ endfunction()
 
 function(kda_isa_flags isa result)
   set(scalar "")
+  set(neon "") # every AArch64 has it
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl) # cd: newer xsimd want it with dq
   set(avx512_bf16 ${avx512} -mavx512bf16)
@@ -29,7 +33,7 @@ endfunction()
 
 # Why kernels for an ISA cannot be built here; empty if they can.
 function(kda_isa_obstacle isa result)
-  set(known avx512_bf16 avx512 avx2 scalar)
+  set(known avx512_bf16 avx512 avx2 neon scalar)
   kda_isas_of_architecture(here)
   kda_isa_flags("${isa}" flags)
   list(JOIN flags " " flags)
@@ -39,7 +43,7 @@ function(kda_isa_obstacle isa result)
     set(obstacle "unknown ISA ${isa} (known: ${known})")
   elseif(NOT isa IN_LIST here)
     set(obstacle "ISA ${isa} is not one of ${CMAKE_SYSTEM_PROCESSOR}")
-  elseif(flags)
+  elseif(NOT isa STREQUAL scalar)
     include(CheckCXXSourceCompiles)
     set(CMAKE_REQUIRED_FLAGS "${flags}")
     set(CMAKE_REQUIRED_QUIET ON)

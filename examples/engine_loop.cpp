@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A serving engine in small around kda's step: continuous batching over simulated requests, with chunked prefill, a
 // prefix cache, preemption, slot reuse and speculative decoding in both styles.
-//   engine_loop [--requests N] [--seed N] [--threads N] [--isa scalar|avx2|avx512|avx512_bf16]
+//   engine_loop [--requests N] [--seed N] [--threads N] [--isa scalar|neon|avx2|avx512|avx512_bf16]
 //     --requests N   how many are served (default: 2000)
 //     --seed N       of their lengths and inputs, and of what the scheduler leaves to chance (default: 1)
 //     --threads N    that run kda's tasks (default: 1); no bit depends on it
@@ -50,7 +50,7 @@ options parse(int count, char** words) {
       o.isa = words[++i];
     else
       throw std::runtime_error(
-          "usage: engine_loop [--requests N] [--seed N] [--threads N] [--isa scalar|avx2|avx512|avx512_bf16]");
+          "usage: engine_loop [--requests N] [--seed N] [--threads N] [--isa scalar|neon|avx2|avx512|avx512_bf16]");
   }
   return o;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A linear-attention layer of GLM-5.3-Flash on the CPU, from hidden states to hidden states.
-//   glm_layer [--golden DIR] [--isa scalar|avx2|avx512|avx512_bf16] [--quick]
+//   glm_layer [--golden DIR] [--isa scalar|neon|avx2|avx512|avx512_bf16] [--quick]
 //     --golden DIR   the folder of the golden files (default: golden)
 //     --isa ISA      exactly these kernels (default: the best that run here; the environment's KDA_ISA can lower them)
 //     --quick        fewer tokens
@@ -177,7 +177,7 @@ options parse(int count, char** words) {
     else if (word == "--isa" && i + 1 < count)
       o.isa = words[++i];
     else
-      throw std::runtime_error("usage: glm_layer [--golden DIR] [--isa scalar|avx2|avx512|avx512_bf16] [--quick]");
+      throw std::runtime_error("usage: glm_layer [--golden DIR] [--isa scalar|neon|avx2|avx512|avx512_bf16] [--quick]");
   }
   return o;
 }

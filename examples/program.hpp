@@ -24,7 +24,7 @@ const kda::tables<Specs...>* choose_kernels(kda::kernel_list<Specs...> list, con
       if (const auto* exact = kda::select_exactly(list, i)) return exact;
       throw std::runtime_error("kernels for " + isa + " were not built, or cannot run here");
     }
-  throw std::runtime_error("--isa " + isa + ": is none of scalar, avx2, avx512, avx512_bf16");
+  throw std::runtime_error("--isa " + isa + ": is none of scalar, neon, avx2, avx512, avx512_bf16");
 }
 
 /// A bar on standard error, if that is a terminal.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The examples, from nothing: installs what is missing (Debian 12), builds under build/examples with gcc, runs.
-#   examples/run.sh [OPTIONS OF glm_layer]     --quick: fewer tokens; --isa scalar|avx2|avx512|avx512_bf16
+#   examples/run.sh [OPTIONS OF glm_layer]     --quick: fewer tokens; --isa scalar|neon|avx2|avx512|avx512_bf16
 # build/examples/examples/engine_loop is built too, and runs by itself.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -10,7 +10,7 @@ root=$PWD
 logs=$root/build/nightly
 mkdir -p "$logs"
 tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev catch2 nlohmann-json3-dev clang++-14:clang-14 libclang-rt-14-dev \
-  python3:python3 unzip:unzip
+  python3:python3 unzip:unzip g++-aarch64-linux-gnu qemu-user-static
 python3 -m pip --version > /dev/null 2>&1 || tests/install.sh python3-pip
 
 preset() { # preset NAME PRESET [CMAKE OPTIONS]: builds and tests it as build/NAME
@@ -24,6 +24,8 @@ gcc_sanitized() { preset gcc-sanitized gcc-sanitized "-DKDA_TEST_ISAS=$(tests/em
 # All tests of avx512_bf16, of which tests/run.sh runs those of its own kernels.
 avx512_bf16() { preset nightly-avx512-bf16 gcc-release -DKDA_TEST_ISAS=avx512_bf16; }
 clang_release() { preset clang-release clang-release -DCMAKE_CXX_COMPILER=clang++-14; }
+# Portable code of AArch64, of which tests/run.sh runs NEON alone.
+aarch64_scalar() { preset nightly-aarch64-scalar aarch64 -DKDA_TEST_ISAS=scalar; }
 # Every ISA on an emulated CPU that has nothing newer: shows code of a higher ISA that slipped into a lower one.
 emulation() { KDA_FORCE_EMULATION=1 preset nightly-emulation gcc-release; }
 # gcc contracts products and sums unless told otherwise: told so, nothing changes, in the errors of the golden files neither.
@@ -53,7 +55,7 @@ tsan() {
 }
 faults() { tests/faults/run.sh; }
 
-steps=(gcc_sanitized avx512_bf16 clang_release emulation contract_off contract_fast newest_xsimd tsan faults)
+steps=(gcc_sanitized avx512_bf16 aarch64_scalar clang_release emulation contract_off contract_fast newest_xsimd tsan faults)
 [ $# -eq 0 ] || steps=("$@")
 failed=
 for step in "${steps[@]}"; do

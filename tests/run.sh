@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The tests, from nothing: installs what is missing (Debian 12), builds under build/, runs.
-#   tests/run.sh           everything: gcc Release and clang Debug with sanitizers, every ISA (emulated where this CPU lacks it),
-#                          golden files, consumer projects, headers alone, format
+#   tests/run.sh           everything: gcc Release, clang Debug with sanitizers, gcc for AArch64 (under qemu), every ISA (emulated
+#                          where this CPU lacks it), golden files, consumer projects, headers alone, format
 #   tests/run.sh --quick   gcc Release alone, without consumers and headers
 #   tests/run.sh --golden  the golden files alone (KDA_GOLDEN_DIR names another folder); last line "golden: N files, M failed"
 set -euo pipefail
@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev catch2 nlohmann-json3-dev libbenchmark-dev
 [ "$mode" = --golden ] || tests/install.sh clang-format-14:clang-format-14 python3:python3
-[ -n "$mode" ] || tests/install.sh clang++-14:clang-14 libclang-rt-14-dev
+[ -n "$mode" ] || tests/install.sh clang++-14:clang-14 libclang-rt-14-dev g++-aarch64-linux-gnu qemu-user-static
 
 build() { # build PRESET [CMAKE OPTIONS] [-- TARGET...]
   local preset=$1 options=()
@@ -39,5 +39,6 @@ esac
 build gcc-release
 # A sanitized program cannot be emulated: it gets the ISAs that this CPU has, gcc-release tests the others.
 build clang-sanitized -DCMAKE_CXX_COMPILER=clang++-14 "-DKDA_TEST_ISAS=$(tests/emulated/on.sh --native)"
-echo 'subdirs(gcc-release clang-sanitized)' > build/CTestTestfile.cmake # one run, one summary
+build aarch64
+echo 'subdirs(gcc-release clang-sanitized aarch64)' > build/CTestTestfile.cmake # one run, one summary
 exec ctest --test-dir build --parallel "$(nproc)" --output-on-failure --no-tests=error --no-label-summary

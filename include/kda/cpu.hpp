@@ -9,15 +9,17 @@
 
 namespace kda::inline v0 {
 
-/// Instruction sets, worst first; a later one can run everything before it.
-enum class isa { scalar, avx2, avx512, avx512_bf16 };
-inline constexpr isa all_isas[] = {isa::scalar, isa::avx2, isa::avx512, isa::avx512_bf16};
+/// Instruction sets, worst first; of one architecture, a later one can run everything before it.
+enum class isa { scalar, neon, avx2, avx512, avx512_bf16 };
+inline constexpr isa all_isas[] = {isa::scalar, isa::neon, isa::avx2, isa::avx512, isa::avx512_bf16};
 inline constexpr isa newest_isa = isa::avx512_bf16;
 
 [[nodiscard]] KDA_INLINE constexpr const char* name(isa i) {
   switch (i) {
     case isa::scalar:
       return "scalar";
+    case isa::neon:
+      return "neon";
     case isa::avx2:
       return "avx2";
     case isa::avx512:
@@ -45,6 +47,8 @@ inline constexpr isa newest_isa = isa::avx512_bf16;
   if ((saved & zmm) != zmm || (b & zmm_flags) != zmm_flags) return isa::avx2;
   constexpr unsigned avx512_bf16 = 1u << 5;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & avx512_bf16) != 0 ? isa::avx512_bf16 : isa::avx512;
+#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+  return isa::neon;  // every such CPU has it, and every operating system saves it
 #else
   return isa::scalar;
 #endif

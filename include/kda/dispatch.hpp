@@ -4,7 +4,7 @@
 //
 //   glm.hpp           using glm = kda::spec<...>;   KDA_DECLARE_KERNELS(glm_kernels, glm)
 //   glm_kernels.cpp   KDA_EXPORT_KERNELS(glm_kernels, glm)                       compiled once per ISA
-//   CMakeLists.txt    kda_add_kernels(engine NAME glm_kernels SOURCE glm_kernels.cpp ISAS scalar avx2 avx512 avx512_bf16)
+//   CMakeLists.txt    kda_add_kernels(engine NAME glm_kernels SOURCE glm_kernels.cpp)
 //   engine.cpp        const auto* k = kda::select(glm_kernels);   k->prefill({...}, workspace, kda::serial);
 #pragma once
 #include "args.hpp"
@@ -69,7 +69,8 @@ KDA_INLINE int rank(const char* isa_name) {
 }  // namespace detail
 
 /// The best table that was built and can run here, at most `highest`; null if there is none. The environment variable
-/// KDA_ISA (scalar, avx2, avx512, avx512_bf16) lowers it further; another value of it is ignored.
+/// KDA_ISA (scalar, neon, avx2, avx512, avx512_bf16) lowers it further; another value of it is ignored. An ISA of another
+/// architecture counts by its place in this order.
 template <class... Specs>
 [[nodiscard]] KDA_INLINE const tables<Specs...>* select(kernel_list<Specs...> list, isa highest = newest_isa) {
   int limit = static_cast<int>(best_isa());

@@ -5,6 +5,8 @@
 #pragma once
 #include "bf16.hpp"
 
+#include <concepts>
+
 namespace kda::inline v0 {
 
 /// Storage of one half; the bits are those of every other implementation (torch.float16, _Float16).
@@ -42,5 +44,9 @@ struct f16 {
 }
 
 template <> [[nodiscard]] KDA_INLINE constexpr f16 round_to<f16>(float x) { return to_f16(x); }
+
+/// Numbers of 16 bits: one way through memory, two conversions.
+template <class T>
+concept word16 = std::same_as<T, bf16> || std::same_as<T, f16>;
 
 }  // namespace kda::inline v0

@@ -25,9 +25,11 @@ refused() { # refused SENTENCE ARGUMENTS [CMAKE OPTIONS]
     { printf 'kda_add_kernels(%s) should say only: %s\nand says:\n%s\n' "$arguments" "$sentence" "$output" >&2; exit 1; }
 }
 cxx=$1
-refused "kda_add_kernels(engine ...): unknown ISA sse9 (known: avx512_bf16, avx512, avx2, scalar)" "engine;NAME;k;SOURCE;k.cpp;ISAS;scalar;sse9"
+refused "kda_add_kernels(engine ...): unknown ISA sse9 (known: avx512_bf16, avx512, avx2, neon, scalar)" "engine;NAME;k;SOURCE;k.cpp;ISAS;scalar;sse9"
 refused "kda_add_kernels(engine ...): ISA avx2 is not one of aarch64" "engine;NAME;k;SOURCE;k.cpp;ISAS;avx2" \
   -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64
+refused "kda_add_kernels(engine ...): ISA neon is not one of x86_64" "engine;NAME;k;SOURCE;k.cpp;ISAS;neon" \
+  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=x86_64
 refused "kda_add_kernels(engine ...): ISAS is empty" "engine;NAME;k;SOURCE;k.cpp;ISAS"
 refused "kda_add_kernels(engine ...): unknown argument FLAGS" "engine;FLAGS;NAME;k;SOURCE;k.cpp"
 refused "kda_add_kernels(engine ...): NAME and SOURCE are needed" "engine;SOURCE;k.cpp"

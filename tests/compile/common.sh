@@ -17,11 +17,13 @@ warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold
 bare="-fno-exceptions -fno-rtti"
 case $(uname -m) in
   x86_64) isas="scalar avx2 avx512 avx512_bf16" ;;
+  aarch64) isas="scalar neon" ;;
   *) isas="scalar" ;;
 esac
 isa_flags() { # isa_flags ISA: what kda_add_kernels() compiles it with
   case $1 in
     scalar) echo "-DKDA_TARGET_SCALAR=1" ;;
+    neon) echo "-DKDA_TARGET_NEON=1" ;;
     avx2) echo "-DKDA_TARGET_AVX2=1 -mavx2 -mfma -mf16c" ;;
     avx512) echo "-DKDA_TARGET_AVX512=1 -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl" ;;
     avx512_bf16) echo "-DKDA_TARGET_AVX512_BF16=1 -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl -mavx512bf16" ;;

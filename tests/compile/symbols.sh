@@ -10,7 +10,7 @@ set -euo pipefail
 allowed='^(mem(cpy|move|set|cmp)|fmaf?|sqrtf?|_GLOBAL_OFFSET_TABLE_|__stack_chk_fail|__gxx_personality_v0|_Unwind_Resume)$'
 failed=
 for object in "$@"; do
-  shared=$(nm --demangle --defined-only "$object" | sed -nE 's/^[0-9a-f]+ [WwVvu] //p' | grep -vE 'isa_(scalar|avx2|avx512)|^DW\.ref\.__gxx_personality_v0$' || true)
+  shared=$(nm --demangle --defined-only "$object" | sed -nE 's/^[0-9a-f]+ [WwVvu] //p' | grep -vE 'isa_(scalar|neon|avx2|avx512)|^DW\.ref\.__gxx_personality_v0$' || true)
   needed=$(nm --demangle --undefined-only "$object" | sed -E 's/^ *U //' | grep -vE "$allowed" || true)
   guards=$(nm "$object" | grep -E ' [tT] _GLOBAL__sub_I_' || true)
   [ -z "$shared" ] || { failed=1; printf '%s: weak symbols without an ISA namespace:\n%s\n' "$object" "$shared"; }

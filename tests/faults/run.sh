@@ -50,19 +50,26 @@ echo "building the tree without faults"
 mkdir -p "$work"
 rm -rf "$pristine" "$work"/fault.*
 mkdir "$pristine"
-cp -a "$root"/{CMakeLists.txt,LICENSE,cmake,include,tests,golden} "$pristine"
-cmake -S "$pristine" -B "$pristine/build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DKDA_BUILD_EXAMPLES=OFF \
-  "-DKDA_TEST_ISAS=$(printf '%s\n' "${isas[@]}" | sort -u | paste -sd ';')" -DKDA_TEST_TREE=OFF > "$work/configure.log" 2>&1 ||
-  { tail -5 "$work/configure.log" >&2; die "the tree does not configure"; }
-cmake --build "$pristine/build" --parallel "$(nproc)" --target kda_tests kda_golden_test > "$work/build.log" 2>&1 ||
-  { tail -20 "$work/build.log" >&2; die "the tree does not build"; }
+cp -a "$root"/{CMakeLists.txt,CMakePresets.json,LICENSE,cmake,include,tests,golden} "$pristine"
+build_of() { case $1 in neon) echo build-aarch64 ;; *) echo build ;; esac; } # build_of ISA
+for folder in build build-aarch64; do
+  of_folder=$(for i in "${chosen[@]}"; do [ "$(build_of "${isas[i]}")" != $folder ] || echo "${isas[i]}"; done | sort -u | paste -sd ';')
+  [ -n "$of_folder" ] || continue
+  preset=gcc-release
+  [ $folder = build ] || preset=aarch64
+  cmake -S "$pristine" --preset $preset -B "$pristine/$folder" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DKDA_BUILD_EXAMPLES=OFF \
+    -DKDA_BUILD_BENCHMARKS=OFF -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF "-DKDA_TEST_ISAS=$of_folder" -DKDA_TEST_TREE=OFF > "$work/configure.log" 2>&1 ||
+    { tail -5 "$work/configure.log" >&2; die "the tree does not configure"; }
+  cmake --build "$pristine/$folder" --parallel "$(nproc)" --target kda_tests kda_golden_test > "$work/build.log" 2>&1 ||
+    { tail -20 "$work/build.log" >&2; die "the tree does not build"; }
+done
 
 # run_tests TREE FAULT OUTPUT: the tests that should catch the fault, stopping at the first failure
 run_tests() {
   local program=kda_tests filter=(--abort)
   case ${bys[$2]} in golden) program=kda_golden_test filter=() ;; ?*) filter+=("${bys[$2]}") ;; esac
   (cd "$1/tests" && KDA_GOLDEN_DIR=$root/golden timeout 900 "$root/tests/emulated/on.sh" --file "$root/golden" "${isas[$2]}" \
-    "$1/build/tests/$program" "${filter[@]}"; exit $?) > "$3" 2>&1 < /dev/null
+    "$1/$(build_of "${isas[$2]}")/tests/$program" "${filter[@]}"; exit $?) > "$3" 2>&1 < /dev/null
 }
 declare -A passed=()
 for i in "${chosen[@]}"; do
@@ -74,7 +81,8 @@ done
 
 # ---- one fault: a line of the table on stdout, exit status 1 unless it is caught
 try_fault() {
-  local i=$1 tree=$work/fault.$1 start=$SECONDS text rest program=kda_tests wanted what status=0 verdict
+  local i=$1 tree=$work/fault.$1 start=$SECONDS text rest program=kda_tests folder wanted what status=0 verdict
+  folder=$(build_of "${isas[i]}")
   verdict() { printf '%-10s %4d s  %-6s  %s%s\n' "$1" $((SECONDS - start)) "${isas[i]}" "${names[i]}" "${2:+  <- $2}"; }
   text=$(cat "$root/${files[i]}" && echo .) || { verdict NO-FILE "${files[i]}"; return 1; }
   rest=${text//"${olds[i]}"/}
@@ -95,8 +103,8 @@ try_fault() {
       *) wanted+=' || / -c [^ ]*\/tests\/'${what//./\\.}'$/' ;;
     esac
   done
-  if ! { echo "set -e"; ninja -C "$pristine/build" -t commands "$program" | awk "$wanted" | sed "s|$pristine|$tree|g"; } > "$tree/commands" ||
-    ! (cd "$tree/build" && bash "$tree/commands") > "$tree/log" 2>&1; then
+  if ! { echo "set -e"; ninja -C "$pristine/$folder" -t commands "$program" | awk "$wanted" | sed "s|$pristine|$tree|g"; } > "$tree/commands" ||
+    ! (cd "$tree/$folder" && bash "$tree/commands") > "$tree/log" 2>&1; then
     verdict NO-COMPILE "$(grep -m1 -E 'error' "$tree/log" | cut -c1-150)"
     rm -rf "$tree"
     return 1

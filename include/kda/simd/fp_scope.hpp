@@ -27,8 +27,8 @@ class fp_scope {
 #elif defined(__aarch64__)
   KDA_INLINE fp_scope() {
     asm volatile("mrs %0, fpcr" : "=r"(saved_));
-    const std::uint64_t wanted = (saved_ & ~(std::uint64_t{3} << 22)) | std::uint64_t{1} << 24;  // RMode 0, FZ
-    asm volatile("msr fpcr, %0" ::"r"(wanted));
+    constexpr std::uint64_t flush_to_zero = std::uint64_t{1} << 24;  // nothing else: to nearest, IEEE halves, no traps
+    asm volatile("msr fpcr, %0" ::"r"(flush_to_zero));
   }
   KDA_INLINE ~fp_scope() { asm volatile("msr fpcr, %0" ::"r"(saved_)); }
 

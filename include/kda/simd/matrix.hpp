@@ -20,6 +20,8 @@ inline constexpr int block_rows = 1, block_vectors = 1;
 inline constexpr int block_rows = 8, block_vectors = 2;
 #elif KDA_ISA_IS_AVX2()
 inline constexpr int block_rows = 6, block_vectors = 2;
+#elif KDA_ISA_IS_NEON()
+inline constexpr int block_rows = 5, block_vectors = 4;
 #else
 inline constexpr int block_rows = 4, block_vectors = 2;
 #endif
