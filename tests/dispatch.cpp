@@ -96,13 +96,16 @@ TEST_CASE("an ISA is had exactly, or not at all", "[dispatch]") {
 TEST_CASE("a list gives the first table that may run, and nothing if there is none", "[dispatch]") {
   const wanted_isa environment;
   using list = kda::kernel_list<some_spec>;
-  const kda::built_kernels gap[] = {{"avx512", fake_table<isa::avx512>}, {"scalar", fake_table<isa::scalar>}, {nullptr, nullptr}};
+  const kda::built_kernels gap[] = {
+      {"avx512", fake_table<isa::avx512>}, {"scalar", fake_table<isa::scalar>}, {nullptr, nullptr}};
   CHECK(isa_of(kda::select(list{gap}, isa::avx2)) == "scalar");
-  const kda::built_kernels unknown[] = {{"amx_bf16", fake_table<isa::avx512>}, {"scalar", fake_table<isa::scalar>}, {nullptr, nullptr}};
+  const kda::built_kernels unknown[] = {
+      {"amx_bf16", fake_table<isa::avx512>}, {"scalar", fake_table<isa::scalar>}, {nullptr, nullptr}};
   CHECK(isa_of(kda::select(list{unknown})) == "scalar");  // what this version cannot judge is not taken
   CHECK(isa_of(kda::select(list{gap}, isa::scalar)) == "scalar");
   CHECK(kda::select_exactly(list{gap}, isa::avx2) == nullptr);
-  const kda::built_kernels no_scalar[] = {{"avx512", fake_table<isa::avx512>}, {"avx2", fake_table<isa::avx2>}, {nullptr, nullptr}};
+  const kda::built_kernels no_scalar[] = {
+      {"avx512", fake_table<isa::avx512>}, {"avx2", fake_table<isa::avx2>}, {nullptr, nullptr}};
   CHECK(kda::select(list{no_scalar}, isa::scalar) == nullptr);
   CHECK(kda::select_exactly(list{no_scalar}, isa::scalar) == nullptr);
   const kda::built_kernels none[] = {{nullptr, nullptr}};

@@ -33,7 +33,7 @@
 #endif
 
 #if defined(KDA_TARGET_SCALAR) + defined(KDA_TARGET_NEON) + defined(KDA_TARGET_AVX2) + defined(KDA_TARGET_AVX512) + \
-        defined(KDA_TARGET_AVX512_BF16) >                                                                            \
+        defined(KDA_TARGET_AVX512_BF16) >                                                                           \
     1
 #error "kda: two KDA_TARGET_<ISA> macros are defined; one translation unit is compiled for one ISA"
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The delta rule over a packed batch: each task takes one value head of one sequence, or a few in turn, through its
-// tokens, from the slot it loads to the slots it stores. Where rows come from and where they go is the business of a `Source`:
+// tokens, from the slot it loads to the slots it stores. Where rows come from and go to is the business of a `Source`:
 //
 //   source.fill(first, n, tile)      rows of tokens [first, first + n); those of v may stay where they are until emit()
 //   source.emit(first, n, out)       takes their outputs, out [n, width]

@@ -77,9 +77,9 @@ KDA_INLINE tile make_tile(arena& scratch, std::ptrdiff_t key_dim, std::ptrdiff_t
   return t;
 }
 
-/// How a log decay g is applied to an fp32 state (decode sweeps one of bf16 by exp g itself): S <- keep S + (factor S + ...), the bracket first.
-/// Weak decay: keep 1, factor expm1(g); a rounded exp(g) near 1 would drift by its error at every step. Strong decay:
-/// keep 0, factor exp(g); a large state would leave the rounding of its own cancellation behind.
+/// How a log decay g is applied to an fp32 state (decode sweeps one of bf16 by exp g itself): S <- keep S + (factor S +
+/// ...), the bracket first. Weak decay: keep 1, factor expm1(g); a rounded exp(g) near 1 would drift by its error at every
+/// step. Strong decay: keep 0, factor exp(g); a large state would leave the rounding of its own cancellation behind.
 struct applied_decay {
   vec keep, factor;
 };

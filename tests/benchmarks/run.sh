@@ -7,19 +7,25 @@
 #     --json FILE  where the results go (default build/benchmarks/results.json)
 #     --peers      other implementations too, in the same file; peers/setup.sh installs them under build/benchmarks/peers
 #     --stages     instead, where the time of the kernels goes (stages.py)
+#     --predict    instead, what llvm-mca says of the inner loops on CPUs that are not here (predict.py)
 # table.py and plot.py make tables and pictures of FILE.
 set -euo pipefail
-json= peers= stages= options=()
+json= peers= stages= predict= options=()
 while [ $# -gt 0 ]; do
   case $1 in
     --json) json=$(realpath -m "${2:?--json: no file}") && shift ;;
     --peers) peers=1 ;;
     --stages) stages=1 ;;
+    --predict) predict=1 ;;
     *) options+=("$1") ;;
   esac
   shift
 done
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+if [ -n "$predict" ]; then
+  tests/install.sh g++:g++ aarch64-linux-gnu-g++:g++-aarch64-linux-gnu libxsimd-dev llvm-mca-19:llvm-19 python3:python3
+  exec python3 tests/benchmarks/predict.py "${options[@]}"
+fi
 tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev libbenchmark-dev nlohmann-json3-dev python3:python3
 [ -z "$peers" ] || tests/benchmarks/peers/setup.sh
 

@@ -47,7 +47,13 @@ KDA_INLINE vec broadcast(float x) { return {vec::batch(x)}; }
 KDA_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 KDA_INLINE vec load(const float* p) { return {vec::batch::load_unaligned(p)}; }
 KDA_INLINE void store(float* p, vec a) { a.x.store_unaligned(p); }
+#if KDA_ISA_IS_NEON()  // xsimd 8.1 approximates both
+KDA_INLINE vec sqrt(vec a) { return {vec::batch(vsqrtq_f32(a.x))}; }
+KDA_INLINE vec operator/(vec a, vec b) { return {vec::batch(vdivq_f32(a.x, b.x))}; }
+#else
 KDA_INLINE vec sqrt(vec a) { return {xsimd::sqrt(a.x)}; }
+KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
+#endif
 KDA_INLINE float reduce_add(vec a) {
 #if XSIMD_VERSION_MAJOR >= 9
   return xsimd::reduce_add(a.x);

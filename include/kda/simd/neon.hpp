@@ -49,9 +49,7 @@ template <word16 T> KDA_INLINE uint16x4_t narrow(vec a) {  // as round_to<T>() h
 template <word16 T> KDA_INLINE vec load(const T* p) {
   return widen<T>(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)));
 }
-template <word16 T> KDA_INLINE void store(T* p, vec a) {
-  vst1_u16(reinterpret_cast<std::uint16_t*>(p), narrow<T>(a));
-}
+template <word16 T> KDA_INLINE void store(T* p, vec a) { vst1_u16(reinterpret_cast<std::uint16_t*>(p), narrow<T>(a)); }
 template <word16 T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
   T part[vec::lanes] = {};
   copy_first<vec::lanes>(p, n, part);
@@ -64,12 +62,8 @@ template <word16 T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
 }
 KDA_INLINE vec interleave_low(vec a, vec b) { return {vec::batch(vzip1q_f32(a.x, b.x))}; }
 KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(vzip2q_f32(a.x, b.x))}; }
-KDA_INLINE vec low_pairs(vec a, vec b) {
-  return {vec::batch(vcombine_f32(vget_low_f32(a.x), vget_low_f32(b.x)))};
-}
-KDA_INLINE vec high_pairs(vec a, vec b) {
-  return {vec::batch(vcombine_f32(vget_high_f32(a.x), vget_high_f32(b.x)))};
-}
+KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(vcombine_f32(vget_low_f32(a.x), vget_low_f32(b.x)))}; }
+KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(vcombine_f32(vget_high_f32(a.x), vget_high_f32(b.x)))}; }
 
 KDA_INLINE void store_sum_of_quarters(float* to, vec a) { store(to, a); }
 

@@ -6,8 +6,8 @@
 // c`, which a compiler may or may not contract: results then do not depend on register blocking or compiler.
 //
 // An ISA's file defines vec, mask and, for floats, bf16 and f16 alike, load() and store() of a vector or of the first n
-// of its elements (zeros for the rest); broadcast, fma, fnma, sqrt, max, min (the operand that stands second survives a
-// NaN in either), less, select, reduce_add;
+// of its elements (zeros for the rest); broadcast, fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, operator/, sqrt,
+// max, min (the operand that stands second survives a NaN in either), less, select, reduce_add;
 //   add_where(m, a, b)  a + b where m is set, a elsewhere
 //   shift_left_23(a)    the bits of a, 23 further left
 //   flushed(a)          denormals to zero, where the processor cannot be relied upon for it
@@ -30,7 +30,6 @@ namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 KDA_INLINE vec operator+(vec a, vec b) { return {a.x + b.x}; }
 KDA_INLINE vec operator-(vec a, vec b) { return {a.x - b.x}; }
 KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no sum takes the product: see the top
-KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
 
 // ---- pairs of vectors -----------------------------------------------------------------------------------------------
 //
@@ -77,9 +76,7 @@ KDA_INLINE vec sum_lanes(const vec (&x)[vec::lanes]) {
 }
 
 // sum[i]: the lanes of x[i], added in an order that does not depend on i.
-KDA_INLINE void sum_lanes(const vec (&x)[4], float (&sum)[4]) {
-  store_sum_of_quarters(sum, sum_quarters(x));
-}
+KDA_INLINE void sum_lanes(const vec (&x)[4], float (&sum)[4]) { store_sum_of_quarters(sum, sum_quarters(x)); }
 
 // Lane j of x[i] and lane i of x[j] change places.
 KDA_INLINE void transpose(vec (&x)[vec::lanes]) {
