@@ -24,8 +24,11 @@ gcc_sanitized() { preset gcc-sanitized gcc-sanitized "-DKDA_TEST_ISAS=$(tests/em
 # All tests of avx512_bf16, of which tests/run.sh runs those of its own kernels.
 avx512_bf16() { preset nightly-avx512-bf16 gcc-release -DKDA_TEST_ISAS=avx512_bf16; }
 clang_release() { preset clang-release clang-release -DCMAKE_CXX_COMPILER=clang++-14; }
-# Portable code of AArch64, of which tests/run.sh runs NEON alone.
-aarch64_scalar() { preset nightly-aarch64-scalar aarch64 -DKDA_TEST_ISAS=scalar; }
+# Portable code of AArch64, of which tests/run.sh runs NEON alone, and the bounds of docs/numerics.md there.
+aarch64() {
+  preset nightly-aarch64 aarch64 "-DKDA_TEST_ISAS=neon;scalar" || return 1
+  tests/emulated/on.sh neon build/nightly-aarch64/tests/kda_numerics
+}
 # Every ISA on an emulated CPU that has nothing newer: shows code of a higher ISA that slipped into a lower one.
 emulation() { KDA_FORCE_EMULATION=1 preset nightly-emulation gcc-release; }
 # gcc contracts products and sums unless told otherwise: told so, nothing changes, in the errors of the golden files neither.
@@ -55,7 +58,7 @@ tsan() {
 }
 faults() { tests/faults/run.sh; }
 
-steps=(gcc_sanitized avx512_bf16 aarch64_scalar clang_release emulation contract_off contract_fast newest_xsimd tsan faults)
+steps=(gcc_sanitized avx512_bf16 aarch64 clang_release emulation contract_off contract_fast newest_xsimd tsan faults)
 [ $# -eq 0 ] || steps=("$@")
 failed=
 for step in "${steps[@]}"; do

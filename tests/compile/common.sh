@@ -13,6 +13,9 @@ base="-std=c++20 -I$root/include"
 for folder in ${KDA_EXTRA_INCLUDE:-}; do # said by hand, the compiler's own folder would change place and hide the C library's
   [ "$folder" = /usr/include ] || base+=" -isystem $folder"
 done
+# gcc at -O0, where its intrinsics are macros, clang at -O2: with the builds of the tests, gcc's at -O3 and clang's at -O0, that
+# makes both levels of both.
+level_of() { case $("$1" --version) in *clang*) echo -O2 ;; *) echo -O0 ;; esac; } # level_of COMPILER
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast -Wdouble-promotion -Wundef -Werror"
 bare="-fno-exceptions -fno-rtti"
 case $(uname -m) in
