@@ -65,7 +65,9 @@ TEMPLATE_TEST_CASE("a checkpoint every n tokens is the state of a prompt that en
   for (const std::int64_t interval : {16, 24, 7})
     for (const auto& at : positions) {
       if (emulated() && (interval == 24 || at[0] == 16)) continue;
-      std::vector<sequence> batch{continued(50, 1, 0), fresh(70, 2, 1), {90, 3, 2, 3, true}, continued(5, 4, 4)};
+      const testing::index less = emulated() ? 35 : 0;
+      std::vector<sequence> batch{
+          continued(50 - less, 1, 0), fresh(70 - less, 2, 1), {90 - less, 3, 2, 3, true}, continued(5, 4, 4)};
       std::vector<std::vector<kept>> states;
       std::int64_t slot = 5;
       for (std::size_t n = 0; n < batch.size(); ++n) {

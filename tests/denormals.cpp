@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The floating-point environment: a state that decays to nothing passes through the denormals without harm, and neither
 // the caller's rounding mode, flushing, masks and flags change a bit, nor does a call change them.
+#include "support/fp_environment.hpp"
 #include "support/kda_catch.hpp"
 #include "support/regimes.hpp"
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
 
 namespace testing {
 namespace {
@@ -61,49 +58,6 @@ TEMPLATE_TEST_CASE("denormal inputs count as zeros, to the bit", "[denormals]", 
   }
 }
 
-#if defined(__SSE2__) || defined(__aarch64__)
-#if defined(__SSE2__)
-using control = unsigned;  // MXCSR
-control environment_now() { return _mm_getcsr(); }
-void set_environment(control e) { _mm_setcsr(e); }
-
-constexpr control all_masked = 0x1f80, flush_to_zero = 0x8000, denormals_are_zero = 0x0040, down = 0x2000, up = 0x4000,
-                  towards_zero = 0x6000, inexact_flag = 0x0020, underflow_flag = 0x0010;
-constexpr control environments[] = {all_masked,
-                                    all_masked | up,
-                                    all_masked | down,
-                                    all_masked | towards_zero,
-                                    all_masked | flush_to_zero,
-                                    all_masked | denormals_are_zero | flush_to_zero | up,
-                                    all_masked | inexact_flag | underflow_flag,
-                                    0 /* every exception would trap */};
-#else
-using control = std::uint64_t;  // FPCR
-control environment_now() {
-  control e = 0;
-  asm volatile("mrs %0, fpcr" : "=r"(e));
-  return e;
-}
-void set_environment(control e) { asm volatile("msr fpcr, %0" ::"r"(e)); }
-
-constexpr control up = 1u << 22, down = 2u << 22, towards_zero = 3u << 22, flush_to_zero = 1u << 24,
-                  default_nan = 1u << 25, alternative_half = 1u << 26;
-constexpr control environments[] = {
-    0, up, down, towards_zero, flush_to_zero, flush_to_zero | up, default_nan, alternative_half};
-#endif
-
-/// Sets the environment and puts it back.
-class environment_scope {
- public:
-  explicit environment_scope(control value) : saved_(environment_now()) { set_environment(value); }
-  ~environment_scope() { set_environment(saved_); }
-  environment_scope(const environment_scope&) = delete;
-  environment_scope& operator=(const environment_scope&) = delete;
-
- private:
-  control saved_;
-};
-
 TEMPLATE_TEST_CASE("the caller's floating-point environment changes no bit and is left as it was", "[denormals]",
                    KDA_DENORMAL_SPECS, specs::kda_bounded, specs::gdn_softplus, specs::kda_bf16_value, specs::kda_f16) {
   problem p = ordinary_problem<TestType>({150, 1, 1, 16, 24}, 122);
@@ -111,7 +65,7 @@ TEMPLATE_TEST_CASE("the caller's floating-point environment changes no bit and i
   for (std::size_t i = 0; i < p.state.size(); i += 2) p.state[i] *= 1e-30f;
   for (const core c : {core::decode, core::prefill}) {
     const outcome<TestType> want = run<TestType>(p, {c});
-    for (const control environment : environments) {
+    for (const fp_environment environment : odd_fp_environments) {
       // the problem is made and taken apart in the ordinary environment; only the call sees this one
       packed_tensors<TestType> t(p);
       using state_type = typename kda::detail::traits<TestType>::state::type;
@@ -128,11 +82,11 @@ TEMPLATE_TEST_CASE("the caller's floating-point environment changes no bit and i
       scratch memory(1);
       const kda::workspace w = memory;
       kda::status s{};
-      control after = 0;
+      fp_environment after = 0;
       {
-        const environment_scope scope(environment);
+        const fp_environment_scope scope(environment);
         s = call_of(kernels_of<TestType>(), c)(a, w, kda::serial);
-        after = environment_now();
+        after = current_fp_environment();
       }
       REQUIRE(s);
       CAPTURE(environment, after, c == core::prefill);
@@ -142,7 +96,6 @@ TEMPLATE_TEST_CASE("the caller's floating-point environment changes no bit and i
     }
   }
 }
-#endif
 
 }  // namespace
 }  // namespace testing

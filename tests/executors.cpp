@@ -3,17 +3,13 @@
 // thread's floating-point environment is left as it was found.
 #include "support/executors.hpp"
 
+#include "support/fp_environment.hpp"
 #include "support/kda_catch.hpp"
 
 #include <kda/executor/thread_pool.hpp>
 
-#include <cfenv>
 #include <functional>
 #include <thread>
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
 
 using namespace testing;
 
@@ -40,27 +36,16 @@ void run_on_two_threads(void*, std::ptrdiff_t count, kda::executor::task f, void
 
 constexpr decltype(kda::executor::run) ways[] = {run_backwards, run_on_threads, run_on_two_threads};
 
-#if defined(__SSE2__)
-unsigned environment() { return _mm_getcsr(); }
-void set_environment(unsigned e) { _mm_setcsr(e); }
-// Rounding toward minus infinity, toward zero, and denormals flushed; exceptions masked, one flag raised.
-constexpr unsigned odd_environments[] = {0x3f80, 0x7f80, 0x9fc0, 0x1f81};
-#else
-int environment() { return std::fegetround(); }
-void set_environment(int e) { std::fesetround(e); }
-constexpr int odd_environments[] = {FE_DOWNWARD, FE_TOWARDZERO};
-#endif
-
 // Runs each task on a thread whose environment is odd, and counts those that come back with another one.
 struct odd_threads {
   std::atomic<int> changed = 0;
   static void run(void* self, std::ptrdiff_t count, kda::executor::task f, void* context) {
     for (std::ptrdiff_t i = 0; i < count; ++i) {
       std::thread([=] {
-        const auto odd = odd_environments[static_cast<std::size_t>(i) % std::size(odd_environments)];
-        set_environment(odd);
+        const auto odd = odd_fp_environments[static_cast<std::size_t>(i) % std::size(odd_fp_environments)];
+        set_fp_environment(odd);
         f(context, i);
-        if (environment() != odd) ++static_cast<odd_threads*>(self)->changed;
+        if (current_fp_environment() != odd) ++static_cast<odd_threads*>(self)->changed;
       }).join();
     }
   }
@@ -230,15 +215,15 @@ TEMPLATE_TEST_CASE("the floating-point environment changes no bit and is left as
   CHECK(same_bits(on_threads.out, usual.out));
   CHECK(same_bits(on_threads.states.cells, usual.states.cells));
 
-  for (const auto odd : odd_environments) {  // of the caller
+  for (const auto odd : odd_fp_environments) {  // of the caller
     TestType x(batch, before);
     const auto args = x.args();
     scratch w(std::ssize(batch));
-    const auto found = environment();
-    set_environment(odd);
+    const auto found = current_fp_environment();
+    set_fp_environment(odd);
     const kda::status s = TestType::function()(args, w, kda::serial);
-    const auto left = environment();
-    set_environment(found);
+    const auto left = current_fp_environment();
+    set_fp_environment(found);
     CHECK(s);
     CHECK(left == odd);
     CHECK(same_bits(x.out, usual.out));

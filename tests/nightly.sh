@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What tests/run.sh leaves out: the other compiler and mode pairs, most tests of avx512_bf16, emulation of ISAs that this CPU has, products contracted and
+# What tests/run.sh leaves out: the other compiler and mode pairs, most tests of avx512_bf16, AArch64 beyond NEON, emulation of ISAs that this CPU has, products contracted and
 # not, the newest xsimd, and deliberate faults. Hours on two cores; logs under build/nightly.
 #   tests/nightly.sh [STEP...]   only these steps (default: all, listed at the end of this file)
 # Prints a table and exits with 1 if any step failed.
@@ -10,7 +10,7 @@ root=$PWD
 logs=$root/build/nightly
 mkdir -p "$logs"
 tests/install.sh g++:g++ cmake:cmake ninja:ninja-build libxsimd-dev catch2 nlohmann-json3-dev clang++-14:clang-14 libclang-rt-14-dev \
-  python3:python3 unzip:unzip g++-aarch64-linux-gnu qemu-user-static
+  python3:python3 unzip:unzip aarch64-linux-gnu-g++:g++-aarch64-linux-gnu qemu-aarch64-static:qemu-user-static
 python3 -m pip --version > /dev/null 2>&1 || tests/install.sh python3-pip
 
 preset() { # preset NAME PRESET [CMAKE OPTIONS]: builds and tests it as build/NAME
@@ -27,7 +27,8 @@ clang_release() { preset clang-release clang-release -DCMAKE_CXX_COMPILER=clang+
 # Portable code of AArch64, of which tests/run.sh runs NEON alone, and the bounds of docs/numerics.md there.
 aarch64() {
   preset nightly-aarch64 aarch64 "-DKDA_TEST_ISAS=neon;scalar" || return 1
-  tests/emulated/on.sh neon build/nightly-aarch64/tests/kda_numerics
+  tests/emulated/on.sh neon build/nightly-aarch64/tests/kda_numerics || return 1
+  clang++-14 --target=aarch64-linux-gnu -std=c++20 -O2 -Wall -Wextra -Werror -I include -c tests/compile/kernels.cpp -o /dev/null
 }
 # Every ISA on an emulated CPU that has nothing newer: shows code of a higher ISA that slipped into a lower one.
 emulation() { KDA_FORCE_EMULATION=1 preset nightly-emulation gcc-release; }
@@ -47,7 +48,8 @@ newest_xsimd() {
   unzip -q "$folder"/pythran-*.whl 'pythran/xsimd/*' -d "$folder" && mkdir "$folder/include" &&
     mv "$folder/pythran/xsimd" "$folder/include" || return 1
   grep -E 'define XSIMD_VERSION_(MAJOR|MINOR)' "$folder/include/xsimd/config/xsimd_config.hpp" || return 1
-  preset nightly-newest-xsimd gcc-release "-DKDA_XSIMD_INCLUDE_DIR=$folder/include"
+  preset nightly-newest-xsimd gcc-release "-DKDA_XSIMD_INCLUDE_DIR=$folder/include" || return 1
+  preset nightly-newest-xsimd-aarch64 aarch64 "-DKDA_XSIMD_INCLUDE_DIR=$folder/include"
 }
 # Data races: the tests with threads, on the ISA that compiles fastest. OpenMP's have a program of their own, which is not run.
 tsan() {

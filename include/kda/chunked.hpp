@@ -18,15 +18,15 @@
 // S is fp32 in scratch, [K, width] in panels of block_vectors vectors (in_panels), columns past the block zero. A
 // panel is read, solved, put out and updated while it is in L1.
 //
-// Plan                     work                                                 registers, AVX2 (16) / AVX-512 (32)
-//   decay                  one pass over the channels, four tokens at a time    products of alpha
-//   A, P: 8 | 8, 4 | 4     dot products of decayed rows, 16 or 8 x 8 or 4       4 x 2 / 4 x 4 vectors of partial sums
-//         4 x 4 diagonal   columns decayed token by token on the way            7, then 9 vectors of partial sums
-//   [K; Q] S               one product of up to 32 rows, 6 + 6 + 5 + 5 + 5 + 5  6 x 2 / 8 x 2
-//   u, out                 blocks of rows: a product, then a triangle           6 x 2 / 8 x 2
-//   S <- ...               columns of k against u, S loaded twice from L1       6 x 2 / 8 x 2
+// Plan                     work                                              registers, AVX2 (16) / AVX-512, NEON (32)
+//   decay                  one pass over the channels, four tokens at a time products of alpha
+//   A, P: 8 | 8, 4 | 4     dot products of decayed rows, 16 or 8 x 8 or 4    4 x 2 / 4 x 4 vectors of partial sums
+//         4 x 4 diagonal   columns decayed token by token on the way         7, then 9 vectors of partial sums
+//   [K; Q] S               one product of up to 32 rows, in even blocks      6 x 2 / 8 x 2, 5 x 4
+//   u, out                 blocks of rows: a product, then a triangle        6 x 2 / 8 x 2, 5 x 4
+//   S <- ...               columns of k against u, S loaded twice from L1    6 x 2 / 8 x 2, 5 x 4
 // An element's sum takes the same order in any blocking; the partial sums of a dot product are one vector in any
-// blocking, and are added across the lanes by one tree, 8 or 16 dot products at a time.
+// blocking, and are added across the lanes by one tree, as many dot products at a time as there are lanes.
 //
 // With one decay per token it leaves the sums over channels: A and P come from k, q as they are, the decay multiplies
 // rows of S^T k, S^T q and u instead of keys.

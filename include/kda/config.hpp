@@ -37,44 +37,49 @@
     1
 #error "kda: two KDA_TARGET_<ISA> macros are defined; one translation unit is compiled for one ISA"
 #endif
-// Worst first: 0 scalar, 1 neon, 2 avx2, 3 avx512, 4 avx512_bf16.
+// Not kda::isa's values, though in their order. NEON needs no flag; unasked, it is taken only where xsimd is.
+#if KDA_FLAGS_ALLOW_NEON() && __has_include(<xsimd/xsimd.hpp>)
+#define KDA_FINDS_NEON() 1
+#else
+#define KDA_FINDS_NEON() 0
+#endif
 #if defined(KDA_TARGET_SCALAR)
-#define KDA_ISA_NUMBER() 0
+#define KDA_ISA_RANK() 0
 #elif defined(KDA_TARGET_NEON)
 #if !KDA_FLAGS_ALLOW_NEON()
-#error "kda: KDA_TARGET_NEON needs AArch64, little-endian"
+#error "kda: KDA_TARGET_NEON needs AArch64 with NEON, little-endian"
 #endif
-#define KDA_ISA_NUMBER() 1
+#define KDA_ISA_RANK() 1
 #elif defined(KDA_TARGET_AVX2)
 #if !KDA_FLAGS_ALLOW_AVX2()
 #error "kda: KDA_TARGET_AVX2 needs the flags -mavx2 -mfma -mf16c"
 #endif
-#define KDA_ISA_NUMBER() 2
+#define KDA_ISA_RANK() 2
 #elif defined(KDA_TARGET_AVX512)
 #if !KDA_FLAGS_ALLOW_AVX512()
 #error \
     "kda: KDA_TARGET_AVX512 needs the flags -mavx2 -mfma -mf16c -mavx512f -mavx512cd -mavx512bw -mavx512dq -mavx512vl"
 #endif
-#define KDA_ISA_NUMBER() 3
+#define KDA_ISA_RANK() 3
 #elif defined(KDA_TARGET_AVX512_BF16)
 #if !KDA_FLAGS_ALLOW_AVX512_BF16()
 #error "kda: KDA_TARGET_AVX512_BF16 needs the flags of KDA_TARGET_AVX512 and -mavx512bf16"
 #endif
-#define KDA_ISA_NUMBER() 4
+#define KDA_ISA_RANK() 4
 #else
-#define KDA_ISA_NUMBER()             \
+#define KDA_ISA_RANK()               \
   (KDA_FLAGS_ALLOW_AVX512_BF16() ? 4 \
    : KDA_FLAGS_ALLOW_AVX512()    ? 3 \
    : KDA_FLAGS_ALLOW_AVX2()      ? 2 \
-   : KDA_FLAGS_ALLOW_NEON()      ? 1 \
+   : KDA_FINDS_NEON()            ? 1 \
                                  : 0)
 #endif
 // KDA_ISA_IS_AVX512: the vectors are AVX-512's; with AVX512-BF16 there are instructions for pairs of bf16 besides.
-#define KDA_ISA_IS_AVX512_BF16() (KDA_ISA_NUMBER() == 4)
-#define KDA_ISA_IS_AVX512() (KDA_ISA_NUMBER() >= 3)
-#define KDA_ISA_IS_AVX2() (KDA_ISA_NUMBER() == 2)
-#define KDA_ISA_IS_NEON() (KDA_ISA_NUMBER() == 1)
-#define KDA_ISA_IS_SCALAR() (KDA_ISA_NUMBER() == 0)
+#define KDA_ISA_IS_AVX512_BF16() (KDA_ISA_RANK() == 4)
+#define KDA_ISA_IS_AVX512() (KDA_ISA_RANK() >= 3)
+#define KDA_ISA_IS_AVX2() (KDA_ISA_RANK() == 2)
+#define KDA_ISA_IS_NEON() (KDA_ISA_RANK() == 1)
+#define KDA_ISA_IS_SCALAR() (KDA_ISA_RANK() == 0)
 
 #if KDA_ISA_IS_AVX512_BF16()
 #define KDA_ISA avx512_bf16

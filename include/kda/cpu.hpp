@@ -9,7 +9,7 @@
 
 namespace kda::inline v0 {
 
-/// Instruction sets, worst first; of one architecture, a later one can run everything before it.
+/// Instruction sets, worst first; of one architecture, a later one can run what an earlier one can.
 enum class isa { scalar, neon, avx2, avx512, avx512_bf16 };
 inline constexpr isa all_isas[] = {isa::scalar, isa::neon, isa::avx2, isa::avx512, isa::avx512_bf16};
 inline constexpr isa newest_isa = isa::avx512_bf16;
@@ -28,6 +28,17 @@ inline constexpr isa newest_isa = isa::avx512_bf16;
       return "avx512_bf16";
   }
   return "unknown";
+}
+
+/// Whether this architecture can have an ISA at all.
+[[nodiscard]] KDA_INLINE constexpr bool is_of_this_architecture(isa i) {
+#if defined(__x86_64__)
+  return i != isa::neon;
+#elif defined(__aarch64__)
+  return i == isa::neon || i == isa::scalar;
+#else
+  return i == isa::scalar;
+#endif
 }
 
 /// The best ISA that both the CPU has and the operating system saves on a task switch.

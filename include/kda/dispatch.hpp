@@ -61,26 +61,27 @@ KDA_INLINE bool same_name(const char* a, const char* b) {
   }
   return *a == *b;
 }
+// Below 0: no ISA of this architecture, or of this version.
 KDA_INLINE int rank(const char* isa_name) {
   for (const isa i : all_isas)
-    if (same_name(isa_name, name(i))) return static_cast<int>(i);
+    if (is_of_this_architecture(i) && same_name(isa_name, name(i))) return static_cast<int>(i);
   return -1;
 }
 }  // namespace detail
 
 /// The best table that was built and can run here, at most `highest`; null if there is none. The environment variable
-/// KDA_ISA (scalar, neon, avx2, avx512, avx512_bf16) lowers it further; another value of it is ignored. An ISA of another
-/// architecture counts by its place in this order.
+/// KDA_ISA (scalar, neon, avx2, avx512, avx512_bf16) lowers it further; another value of it is ignored. So is an ISA of
+/// another architecture in either.
 template <class... Specs>
 [[nodiscard]] KDA_INLINE const tables<Specs...>* select(kernel_list<Specs...> list, isa highest = newest_isa) {
   int limit = static_cast<int>(best_isa());
-  if (static_cast<int>(highest) < limit) limit = static_cast<int>(highest);
+  if (is_of_this_architecture(highest) && static_cast<int>(highest) < limit) limit = static_cast<int>(highest);
   if (const char* wanted = std::getenv("KDA_ISA"); wanted != nullptr) {
     const int rank = detail::rank(wanted);
     if (rank >= 0 && rank < limit) limit = rank;
   }
   for (const built_kernels* b = list.built; b->isa != nullptr; ++b) {
-    const int rank = detail::rank(b->isa);  // below 0: an ISA that this version does not know
+    const int rank = detail::rank(b->isa);
     if (rank >= 0 && rank <= limit) return static_cast<const tables<Specs...>*>(b->table());
   }
   return nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // IEEE binary16, for tensors. Conversion from float rounds to nearest, ties to even, and overflows to infinity; denormal
 // halves are numbers like any other; a NaN becomes quiet and stays a NaN. Written so that flushed denormals and rounding
-// modes do not matter: the bits are those of the processor's own conversions, which heed neither.
+// modes do not matter: the bits are those of the processor's own conversions within an fp_scope.
 #pragma once
 #include "bf16.hpp"
 

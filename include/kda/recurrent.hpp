@@ -19,7 +19,7 @@
 // each of k, factor and mask, S. All tokens of a run are taken on a group before the next group is read. A group's sums
 // kept as vectors until all its rows are read (2 KiB on the stack, one long pause) took 1.35 times as long from DRAM.
 // key_major: pass 1 on the whole block, pass 2 of a token beside pass 1 of the next, eight rows at a time. r and p of 128
-// columns stay in 16 registers on AVX-512, those of the first 48 in 12 on AVX2; the rest are in L1. Pass 2: k, factor,
+// columns stay in 16 registers on AVX-512, those of the first 48 in 12 on AVX2 and in 24 on NEON; the rest are in L1. Pass 2: k, factor,
 // mask; d from L1.
 //
 // An element of the state costs 4 multiply-adds or products and, of an fp32 state, an addition. Additions of a sum run up
@@ -339,7 +339,7 @@ KDA_INLINE void add_row_products(const T* s, std::ptrdiff_t n, vec kd, vec qd, f
 }
 
 // Pairs of columns whose r and p stay in registers while a block's rows are read.
-inline constexpr int held_pairs = KDA_ISA_IS_AVX512() ? 4 : KDA_ISA_IS_AVX2() ? 3 : 0;
+inline constexpr int held_pairs = KDA_ISA_IS_NEON() ? 6 : KDA_ISA_IS_AVX512() ? 4 : KDA_ISA_IS_AVX2() ? 3 : 0;
 
 // r += S^T kd, p += S^T qd over rows [first, last), row by row, the first Held pairs of columns in registers.
 template <int Held, class T>

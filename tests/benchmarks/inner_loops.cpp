@@ -5,6 +5,7 @@
 namespace {
 
 using std::ptrdiff_t;
+static_assert(kda::row_block == 4, "predict.py counts so many rows");
 
 // sums [block_rows, block_vectors * lanes] += a b over n terms
 KDA_INLINE void product(const float* a, ptrdiff_t row, ptrdiff_t step, const float* b, ptrdiff_t n, float* sums) {

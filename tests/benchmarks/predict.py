@@ -23,7 +23,7 @@ X86_512 = X86 + ["-mavx512f", "-mavx512cd", "-mavx512bw", "-mavx512dq", "-mavx51
 ISAS = {
     "neon": ("aarch64-linux-gnu-g++", [], 4, "fmla v{0}.4s, v30.4s, v31.4s", ["neoverse-n1", "neoverse-v1", "neoverse-v2"], "aarch64"),
     "avx2": ("g++", X86, 8, "vfmadd231ps %ymm14, %ymm15, %ymm{0}", ["haswell", "skylake"], "x86_64"),
-    "avx512": ("g++", X86_512, 16, "vfmadd231ps %zmm14, %zmm15, %zmm{0}", ["skylake-avx512", "icelake-server"], "x86_64"),
+    "avx512": ("g++", X86_512, 16, "vfmadd231ps %zmm30, %zmm31, %zmm{0}", ["skylake-avx512", "icelake-server"], "x86_64"),
 }
 FUSED = r"\t(fmla|fmls|vfn?madd\w+)\t"
 ITERATIONS = 200

@@ -25,6 +25,7 @@ refused() { # refused SENTENCE ARGUMENTS [CMAKE OPTIONS]
     { printf 'kda_add_kernels(%s) should say only: %s\nand says:\n%s\n' "$arguments" "$sentence" "$output" >&2; exit 1; }
 }
 cxx=$1
+[ "$(uname -m)" = aarch64 ] && vectors=neon || vectors=avx2
 refused "kda_add_kernels(engine ...): unknown ISA sse9 (known: avx512_bf16, avx512, avx2, neon, scalar)" "engine;NAME;k;SOURCE;k.cpp;ISAS;scalar;sse9"
 refused "kda_add_kernels(engine ...): ISA avx2 is not one of aarch64" "engine;NAME;k;SOURCE;k.cpp;ISAS;avx2" \
   -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64
@@ -34,6 +35,6 @@ refused "kda_add_kernels(engine ...): ISAS is empty" "engine;NAME;k;SOURCE;k.cpp
 refused "kda_add_kernels(engine ...): unknown argument FLAGS" "engine;FLAGS;NAME;k;SOURCE;k.cpp"
 refused "kda_add_kernels(engine ...): NAME and SOURCE are needed" "engine;SOURCE;k.cpp"
 refused "kda_add_kernels(motor ...): no such target" "motor;NAME;k;SOURCE;k.cpp"
-refused "needs xsimd's headers (Debian: libxsimd-dev), and they were not found" "engine;NAME;k;SOURCE;k.cpp;ISAS;avx2" \
+refused "needs xsimd's headers (Debian: libxsimd-dev), and they were not found" "engine;NAME;k;SOURCE;k.cpp;ISAS;$vectors" \
   -DCMAKE_DISABLE_FIND_PACKAGE_xsimd=ON -DCMAKE_FIND_ROOT_PATH=/nonexistent -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY
 echo "$count refusals, each with its one sentence"

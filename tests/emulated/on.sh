@@ -3,7 +3,7 @@
 # Runs a test program for one ISA: on this CPU if it has that ISA, else on an emulated CPU that has just that.
 #   on.sh [--file PATH]... ISA PROGRAM [ARGS...]
 #   on.sh --native                prints the ISAs that this CPU has, semicolons between
-#     ISA          scalar, avx2, avx512 or avx512_bf16; neon, or scalar again, of a program for AArch64
+#     ISA          of a program for x86-64: scalar, avx2, avx512, avx512_bf16; for AArch64: scalar, neon
 #     --file PATH  a file or folder that the program reads; the emulator sees it under the same absolute path
 #   KDA_FORCE_EMULATION=1    emulates whatever this CPU has
 #   KDA_EMULATION_TIMEOUT=S  the program's time limit in the emulator (default 900 s)
@@ -50,7 +50,7 @@ case $(od -An -tu2 -j18 -N2 "$program" | tr -d ' ') in # the ELF header's e_mach
   *) die "a program for neither x86-64 nor AArch64: $program" ;;
 esac
 # The emulated model has the ISA and nothing newer: code of a higher ISA that the linker let slip into a lower one dies there
-# of an illegal instruction. Every AArch64 has NEON.
+# of an illegal instruction. AArch64 is the first of its kind: every one has NEON.
 case $architecture/$isa in
   x86_64/scalar) model=core2_penryn_t9600 ;;
   x86_64/avx2) model=corei7_haswell_4770 ;;
@@ -66,7 +66,7 @@ fi
 if [ $architecture = aarch64 ]; then
   command -v qemu-aarch64-static > /dev/null || die "qemu-aarch64-static is missing; as root: apt-get install qemu-user-static"
   echo "isa $isa: emulated (qemu)"
-  KDA_TEST_ISA=$isa KDA_EMULATED=qemu exec timeout "${KDA_EMULATION_TIMEOUT:-900}" qemu-aarch64-static "$program" "$@"
+  KDA_TEST_ISA=$isa KDA_EMULATED=qemu exec timeout "${KDA_EMULATION_TIMEOUT:-900}" qemu-aarch64-static -cpu cortex-a57 "$program" "$@"
 fi
 echo "isa $isa: emulated (bochs)"
 "$here/setup.sh" --quiet >&2

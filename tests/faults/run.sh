@@ -3,7 +3,7 @@
 # Puts one-line faults into copies of the tree, one at a time, and expects some test to fail for each.
 #   run.sh [LIST] [NAME-FRAGMENT]   LIST: faults.txt beside this file, whose head describes the format; only the faults whose
 #                                   name holds NAME-FRAGMENT
-# The tree is built once (-O1); a fault costs one compilation of the kernels of one ISA, a link, and the tests up to the first
+# On x86-64; faults of NEON are compiled for AArch64 and tested under qemu. The tree is built once (-O1); a fault costs one compilation of the kernels of one ISA, a link, and the tests up to the first
 # failure. Prints a table and last "faults: N, M caught". Exit status 1 if a fault is not caught, does not compile, or its old
 # text is not in its file exactly once. Work under build/faults.
 set -euo pipefail
@@ -51,16 +51,14 @@ mkdir -p "$work"
 rm -rf "$pristine" "$work"/fault.*
 mkdir "$pristine"
 cp -a "$root"/{CMakeLists.txt,CMakePresets.json,LICENSE,cmake,include,tests,golden} "$pristine"
-build_of() { case $1 in neon) echo build-aarch64 ;; *) echo build ;; esac; } # build_of ISA
-for folder in build build-aarch64; do
-  of_folder=$(for i in "${chosen[@]}"; do [ "$(build_of "${isas[i]}")" != $folder ] || echo "${isas[i]}"; done | sort -u | paste -sd ';')
-  [ -n "$of_folder" ] || continue
-  preset=gcc-release
-  [ $folder = build ] || preset=aarch64
-  cmake -S "$pristine" --preset $preset -B "$pristine/$folder" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DKDA_BUILD_EXAMPLES=OFF \
-    -DKDA_BUILD_BENCHMARKS=OFF -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF "-DKDA_TEST_ISAS=$of_folder" -DKDA_TEST_TREE=OFF > "$work/configure.log" 2>&1 ||
+preset_of() { case $1 in neon) echo aarch64 ;; *) echo gcc-release ;; esac; } # preset_of ISA
+for preset in gcc-release aarch64; do
+  its_isas=$(for i in "${chosen[@]}"; do [ "$(preset_of "${isas[i]}")" != $preset ] || echo "${isas[i]}"; done | sort -u | paste -sd ';')
+  [ -n "$its_isas" ] || continue
+  cmake -S "$pristine" --preset $preset -B "$pristine/build/$preset" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DKDA_BUILD_EXAMPLES=OFF \
+    -DKDA_BUILD_BENCHMARKS=OFF -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF "-DKDA_TEST_ISAS=$its_isas" -DKDA_TEST_TREE=OFF > "$work/configure.log" 2>&1 ||
     { tail -5 "$work/configure.log" >&2; die "the tree does not configure"; }
-  cmake --build "$pristine/$folder" --parallel "$(nproc)" --target kda_tests kda_golden_test > "$work/build.log" 2>&1 ||
+  cmake --build "$pristine/build/$preset" --parallel "$(nproc)" --target kda_tests kda_golden_test > "$work/build.log" 2>&1 ||
     { tail -20 "$work/build.log" >&2; die "the tree does not build"; }
 done
 
@@ -69,7 +67,7 @@ run_tests() {
   local program=kda_tests filter=(--abort)
   case ${bys[$2]} in golden) program=kda_golden_test filter=() ;; ?*) filter+=("${bys[$2]}") ;; esac
   (cd "$1/tests" && KDA_GOLDEN_DIR=$root/golden timeout 900 "$root/tests/emulated/on.sh" --file "$root/golden" "${isas[$2]}" \
-    "$1/$(build_of "${isas[$2]}")/tests/$program" "${filter[@]}"; exit $?) > "$3" 2>&1 < /dev/null
+    "$1/build/$(preset_of "${isas[$2]}")/tests/$program" "${filter[@]}"; exit $?) > "$3" 2>&1 < /dev/null
 }
 declare -A passed=()
 for i in "${chosen[@]}"; do
@@ -82,7 +80,7 @@ done
 # ---- one fault: a line of the table on stdout, exit status 1 unless it is caught
 try_fault() {
   local i=$1 tree=$work/fault.$1 start=$SECONDS text rest program=kda_tests folder wanted what status=0 verdict
-  folder=$(build_of "${isas[i]}")
+  folder=build/$(preset_of "${isas[i]}")
   verdict() { printf '%-10s %4d s  %-6s  %s%s\n' "$1" $((SECONDS - start)) "${isas[i]}" "${names[i]}" "${2:+  <- $2}"; }
   text=$(cat "$root/${files[i]}" && echo .) || { verdict NO-FILE "${files[i]}"; return 1; }
   rest=${text//"${olds[i]}"/}

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AVX-512: 16 lanes, masks in registers of their own. With AVX512-BF16, pairs of bf16 as factors besides.
-// Written with intrinsics: xsimd has no partial loads and stores, no bf16 and no f16, and the rule of maxps and minps that
-// the second operand survives a NaN is relied upon.
 #pragma once
-#include "batch.hpp"
+#include "xsimd_vec.hpp"
 
 #if KDA_ISA_IS_AVX512()
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
@@ -35,15 +33,19 @@ template <word16 T> KDA_INLINE vec widen(__m256i words) {
   if constexpr (std::same_as<T, f16>) return {vec::batch(_mm512_cvtph_ps(words))};
   return {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16)))};
 }
+// A number rounded to bf16, in the upper half of each lane; the lower half is rubbish.
+KDA_INLINE __m512i rounded_words(vec a) {
+  const __m512i bits = _mm512_castps_si512(a.x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+}
 template <word16 T> KDA_INLINE __m256i narrow(vec a) {  // as round_to<T>() has it, denormals and NaN included
   constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   // all lanes by a mask: the macro of the form without one, which gcc 12 has at -O0, draws a warning
   if constexpr (std::same_as<T, f16>) return _mm512_maskz_cvtps_ph(first_lanes(16), a.x, nearest);
-  const __m512i bits = _mm512_castps_si512(a.x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __mmask16 nan = _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q);
-  const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  const __m512i kept =
+      _mm512_mask_or_epi32(rounded_words(a), nan, _mm512_castps_si512(a.x), _mm512_set1_epi32(0x400000));
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
 }
 template <word16 T> KDA_INLINE vec load(const T* p) {
@@ -66,12 +68,27 @@ KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(_mm512_unpackh
 KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(_mm512_shuffle_ps(a.x, b.x, 0x44))}; }
 KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(_mm512_shuffle_ps(a.x, b.x, 0xee))}; }
 
+KDA_INLINE vec merge_sums(const vec (&x)[4]) {
+  constexpr int even = 0x88, odd = 0xdd;
+  const vec low = shuffle_quarters<even>(x[0], x[1]) + shuffle_quarters<odd>(x[0], x[1]);
+  const vec high = shuffle_quarters<even>(x[2], x[3]) + shuffle_quarters<odd>(x[2], x[3]);
+  return shuffle_quarters<even>(low, high) + shuffle_quarters<odd>(low, high);
+}
+KDA_INLINE void transpose_quarters(vec (&x)[4]) {
+  constexpr int even = 0x88, odd = 0xdd;
+  const vec low_even = shuffle_quarters<even>(x[0], x[1]), low_odd = shuffle_quarters<odd>(x[0], x[1]);
+  const vec high_even = shuffle_quarters<even>(x[2], x[3]), high_odd = shuffle_quarters<odd>(x[2], x[3]);
+  x[0] = shuffle_quarters<even>(low_even, high_even);
+  x[1] = shuffle_quarters<even>(low_odd, high_odd);
+  x[2] = shuffle_quarters<odd>(low_even, high_even);
+  x[3] = shuffle_quarters<odd>(low_odd, high_odd);
+}
 KDA_INLINE void store_sum_of_quarters(float* to, vec a) {
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a.x), _mm512_extractf32x8_ps(a.x, 1));
   _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
-// ---- pairs: see vec.hpp
+// ---- pairs
 KDA_INLINE void split_words(__m512i words, pair& x) {
   x[0] = {vec::batch(_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)))};
   x[1] = {vec::batch(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536))))};
@@ -86,11 +103,6 @@ KDA_INLINE __m512i join_words(const pair& x) {
   return _mm512_permutexvar_epi16(spread, __builtin_bit_cast(__m512i, words));
 }
 #else
-KDA_INLINE __m512i rounded_words(vec a) {
-  const __m512i bits = _mm512_castps_si512(a.x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-}
 KDA_INLINE __m512i join_words(const pair& x) {
   return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(rounded_words(x[0]), 16), rounded_words(x[1]));
 }
@@ -122,6 +134,8 @@ KDA_INLINE vec canonical_nan(vec x) {
 }
 
 #if KDA_ISA_IS_AVX512_BF16()
+// ---- pairs of bf16 as one factor
+
 /// Two neighbours of a sum's terms, rounded to bf16: one instruction multiplies such pairs and adds both products.
 struct alignas(4) bf16_pair {
   bf16 first, second;

@@ -26,14 +26,14 @@ class fp_scope {
   unsigned saved_;
 #elif defined(__aarch64__)
   KDA_INLINE fp_scope() {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control_), "=r"(flags_));
     constexpr std::uint64_t flush_to_zero = std::uint64_t{1} << 24;  // nothing else: to nearest, IEEE halves, no traps
     asm volatile("msr fpcr, %0" ::"r"(flush_to_zero));
   }
-  KDA_INLINE ~fp_scope() { asm volatile("msr fpcr, %0" ::"r"(saved_)); }
+  KDA_INLINE ~fp_scope() { asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" ::"r"(control_), "r"(flags_)); }
 
  private:
-  std::uint64_t saved_;
+  std::uint64_t control_, flags_;
 #else
   KDA_INLINE fp_scope() {}
   KDA_INLINE ~fp_scope() {}

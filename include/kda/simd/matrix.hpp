@@ -3,7 +3,8 @@
 //
 // Plan: `rows` x `vectors` accumulators stay in registers; a step loads `vectors` vectors of b, broadcasts `rows`
 // numbers of a and does rows * vectors fused multiply-adds. AVX2: 6 x 2 = 12 accumulators, 2 of b, 1 of a, of 16
-// registers. AVX-512: 8 x 2 = 16, 2 and 1 of 32 (12 x 2 is 6 % slower in the product, 11 x 2 9 % in the update of the
+// registers. NEON: 5 x 4 = 20, 4 and 5 of 32, since it multiplies by a lane of a register and needs no broadcast (6 x 4
+// spills). AVX-512: 8 x 2 = 16, 2 and 1 of 32 (12 x 2 is 6 % slower in the product, 11 x 2 9 % in the update of the
 // state). b lies in panels of `vectors` vectors, so a step reads neighbouring lines. 95 to 97 % of the peak for 32 x 128
 // against a panel of 128 rows. An element's sum runs over k upwards whatever the blocking, so blocking, tails and the
 // split of columns never change a bit.

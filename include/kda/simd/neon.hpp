@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NEON of AArch64: 4 lanes, 32 registers, masks are vectors. Written with intrinsics where xsimd has nothing, as in
-// avx2.hpp. FMAX and FMIN keep a NaN in either operand, which serves callers as well as the second's alone.
+// NEON of AArch64: 4 lanes, 32 registers, masks are vectors.
 #pragma once
-#include "batch.hpp"
+#include "xsimd_vec.hpp"
 
 #if KDA_ISA_IS_NEON()
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
@@ -38,59 +37,39 @@ template <word16 T> KDA_INLINE vec widen(uint16x4_t words) {
   if constexpr (std::same_as<T, f16>) return {vec::batch(vcvt_f32_f16(vreinterpret_f16_u16(words)))};
   return {vec::batch(vreinterpretq_f32_u32(vshll_n_u16(words, 16)))};
 }
-template <word16 T> KDA_INLINE uint16x4_t narrow(vec a) {  // as round_to<T>() has it, denormals and NaN included
-  if constexpr (std::same_as<T, f16>) return vreinterpret_u16_f16(vcvt_f16_f32(a.x));
-  const uint32x4_t bits = vreinterpretq_u32_f32(a.x);
-  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
-  const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-  const uint32x4_t number = vceqq_f32(a.x, a.x);
-  return vshrn_n_u32(vbslq_u32(number, rounded, vorrq_u32(bits, vdupq_n_u32(0x400000))), 16);
-}
-template <word16 T> KDA_INLINE vec load(const T* p) {
-  return widen<T>(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)));
-}
-template <word16 T> KDA_INLINE void store(T* p, vec a) { vst1_u16(reinterpret_cast<std::uint16_t*>(p), narrow<T>(a)); }
-template <word16 T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
-  T part[vec::lanes] = {};
-  copy_first<vec::lanes>(p, n, part);
-  return load(part);
-}
-template <word16 T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
-  T part[vec::lanes];
-  store(part, a);
-  copy_first<vec::lanes>(part, n, p);
-}
-KDA_INLINE vec interleave_low(vec a, vec b) { return {vec::batch(vzip1q_f32(a.x, b.x))}; }
-KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(vzip2q_f32(a.x, b.x))}; }
-KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(vcombine_f32(vget_low_f32(a.x), vget_low_f32(b.x)))}; }
-KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(vcombine_f32(vget_high_f32(a.x), vget_high_f32(b.x)))}; }
-
-KDA_INLINE void store_sum_of_quarters(float* to, vec a) { store(to, a); }
-
-// ---- pairs: see vec.hpp
-KDA_INLINE void load_pair(const bf16* p, pair& x) {
-  const uint32x4_t words = vreinterpretq_u32_u16(vld1q_u16(reinterpret_cast<const std::uint16_t*>(p)));
-  x[0] = {vec::batch(vreinterpretq_f32_u32(vshlq_n_u32(words, 16)))};
-  x[1] = {vec::batch(vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff0000u))))};
-}
+// A number rounded to bf16, in the upper half of each lane; the lower half is rubbish.
 KDA_INLINE uint32x4_t rounded_words(vec a) {
   const uint32x4_t bits = vreinterpretq_u32_f32(a.x);
   const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
   return vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
 }
+template <word16 T> KDA_INLINE uint16x4_t narrow(vec a) {  // as round_to<T>() has it, denormals and NaN included
+  if constexpr (std::same_as<T, f16>) return vreinterpret_u16_f16(vcvt_f16_f32(a.x));
+  const uint32x4_t number = vceqq_f32(a.x, a.x), quiet = vorrq_u32(vreinterpretq_u32_f32(a.x), vdupq_n_u32(0x400000));
+  return vshrn_n_u32(vbslq_u32(number, rounded_words(a), quiet), 16);
+}
+template <word16 T> KDA_INLINE vec load(const T* p) {
+  return widen<T>(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)));
+}
+template <word16 T> KDA_INLINE void store(T* p, vec a) { vst1_u16(reinterpret_cast<std::uint16_t*>(p), narrow<T>(a)); }
+KDA_INLINE vec interleave_low(vec a, vec b) { return {vec::batch(vzip1q_f32(a.x, b.x))}; }
+KDA_INLINE vec interleave_high(vec a, vec b) { return {vec::batch(vzip2q_f32(a.x, b.x))}; }
+KDA_INLINE vec low_pairs(vec a, vec b) { return {vec::batch(vcombine_f32(vget_low_f32(a.x), vget_low_f32(b.x)))}; }
+KDA_INLINE vec high_pairs(vec a, vec b) { return {vec::batch(vcombine_f32(vget_high_f32(a.x), vget_high_f32(b.x)))}; }
+
+KDA_INLINE vec merge_sums(const vec (&x)[1]) { return x[0]; }
+KDA_INLINE void transpose_quarters(vec (&)[1]) {}
+KDA_INLINE void store_sum_of_quarters(float* to, vec a) { store(to, a); }
+
+// ---- pairs
+KDA_INLINE void load_pair(const bf16* p, pair& x) {
+  const uint32x4_t words = vreinterpretq_u32_u16(vld1q_u16(reinterpret_cast<const std::uint16_t*>(p)));
+  x[0] = {vec::batch(vreinterpretq_f32_u32(vshlq_n_u32(words, 16)))};
+  x[1] = {vec::batch(vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff0000u))))};
+}
 KDA_INLINE void store_pair(bf16* p, const pair& x) {
   const uint32x4_t words = vsriq_n_u32(rounded_words(x[1]), rounded_words(x[0]), 16);
   vst1q_u16(reinterpret_cast<std::uint16_t*>(p), vreinterpretq_u16_u32(words));
-}
-KDA_INLINE void load_pair(const bf16* p, pair& x, std::ptrdiff_t n) {
-  bf16 part[2 * vec::lanes] = {};
-  copy_first<2 * vec::lanes>(p, n, part);
-  load_pair(part, x);
-}
-KDA_INLINE void store_pair(bf16* p, const pair& x, std::ptrdiff_t n) {
-  bf16 part[2 * vec::lanes];
-  store_pair(part, x);
-  copy_first<2 * vec::lanes>(part, n, p);
 }
 KDA_INLINE void to_even_odd(pair& x) {
   const float32x4_t even = vuzp1q_f32(x[0].x, x[1].x), odd = vuzp2q_f32(x[0].x, x[1].x);

@@ -46,6 +46,9 @@ KDA_INLINE vec sqrt(vec a) {
   return {__builtin_sqrtf(a.x)};
 #endif
 }
+KDA_INLINE vec operator+(vec a, vec b) { return {a.x + b.x}; }
+KDA_INLINE vec operator-(vec a, vec b) { return {a.x - b.x}; }
+KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no sum takes the product: see vec.hpp
 KDA_INLINE vec operator/(vec a, vec b) { return {a.x / b.x}; }
 KDA_INLINE float reduce_add(vec a) { return a.x; }
 KDA_INLINE mask less(vec a, vec b) { return a.x < b.x; }

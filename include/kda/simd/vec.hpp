@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // One vector of floats of the ISA this file is compiled for: what kernels are written over. scalar.hpp, neon.hpp, avx2.hpp
-// and avx512.hpp hold what each ISA spells in its own way; what follows from that stands here, once.
+// and avx512.hpp hold what each ISA spells in its own way, xsimd_vec.hpp what xsimd gives all but the first; what
+// follows from that stands here, once.
 //
 // Every operation rounds once and as written. Kernels write fma(a, b, c) where a product meets a sum and never `a * b +
 // c`, which a compiler may or may not contract: results then do not depend on register blocking or compiler.
 //
-// An ISA's file defines vec, mask and, for floats, bf16 and f16 alike, load() and store() of a vector or of the first n
-// of its elements (zeros for the rest); broadcast, fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, operator/, sqrt,
-// max, min (the operand that stands second survives a NaN in either), less, select, reduce_add;
+//   vec, mask           a vector, vec::lanes floats; one truth value a lane
+//   load, store         a vector, or the first n of its elements (zeros for the rest), of floats, bf16 or f16
+//   broadcast, less, select, sqrt, + - * /
+//   fma, fnma           a b + c, c - a b
+//   max, min            a NaN that stands second survives
+//   reduce_add          sum of the lanes
 //   add_where(m, a, b)  a + b where m is set, a elsewhere
 //   shift_left_23(a)    the bits of a, 23 further left
 //   flushed(a)          denormals to zero, where the processor cannot be relied upon for it
 //   pinned(a)           a loaded vector that several instructions use, kept in a register: gcc folds the load into each
 //                       of them otherwise, and loads, of which a core does two or three a cycle, become the limit
-// and, of pairs (below), those of bf16:
-//   load_pair, store_pair      rounded to nearest, ties to even, as to_bf16() has it, but for a NaN whose lower half is
-//                              not zero, which may become anything
-//   canonical_nan(x)           a NaN becomes one whose lower half is zero, and so does every NaN that arithmetic makes of
-//                              it: store_pair() keeps it
-//   to_even_odd, from_even_odd two neighbouring vectors to (even, odd), and back
+//
+// Of a pair (below) of bf16:
+//   load_pair                   the elements widened
+//   store_pair                  rounded to nearest, ties to even, as to_bf16() has it, but for a NaN whose lower half is
+//                               not zero, which may become anything
+//   canonical_nan(x)            a NaN becomes one whose lower half is zero, and so does every NaN that arithmetic makes
+//                               of it: store_pair() keeps it
+//   to_even_odd, from_even_odd  two neighbouring vectors to (even, odd), and back
+//
+// Lanes across vectors, of all but scalar, where a quarter is four lanes:
+//   interleave_low, interleave_high, low_pairs, high_pairs(a, b)   within each quarter
+//   merge_sums(x)               quarter i: the sum of the quarters of x[i]
+//   transpose_quarters(x)       quarter j of x[i] and quarter i of x[j] change places
+//   store_sum_of_quarters(p, a) four floats
 #pragma once
 #include "avx2.hpp"
 #include "avx512.hpp"
@@ -26,10 +38,6 @@
 #include "scalar.hpp"
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
-
-KDA_INLINE vec operator+(vec a, vec b) { return {a.x + b.x}; }
-KDA_INLINE vec operator-(vec a, vec b) { return {a.x - b.x}; }
-KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no sum takes the product: see the top
 
 // ---- pairs of vectors -----------------------------------------------------------------------------------------------
 //
@@ -50,7 +58,35 @@ KDA_INLINE void store_pair(float* p, const pair& x, std::ptrdiff_t n) {
   if (n > vec::lanes) store(p + vec::lanes, x[1], n - vec::lanes);
 }
 
+#if KDA_ISA_IS_NEON() || KDA_ISA_IS_AVX2()
+// Part of a vector of numbers of 16 bits, for which these have no masks.
+template <word16 T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
+  T part[vec::lanes] = {};
+  copy_first<vec::lanes>(p, n, part);
+  return load(part);
+}
+template <word16 T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
+  T part[vec::lanes];
+  store(part, a);
+  copy_first<vec::lanes>(part, n, p);
+}
+KDA_INLINE void load_pair(const bf16* p, pair& x, std::ptrdiff_t n) {
+  bf16 part[2 * vec::lanes] = {};
+  copy_first<2 * vec::lanes>(p, n, part);
+  load_pair(part, x);
+}
+KDA_INLINE void store_pair(bf16* p, const pair& x, std::ptrdiff_t n) {
+  bf16 part[2 * vec::lanes];
+  store_pair(part, x);
+  copy_first<2 * vec::lanes>(part, n, p);
+}
+#endif
+
+// ---- lanes across vectors -------------------------------------------------------------------------------------------
+
 #if !KDA_ISA_IS_SCALAR()
+inline constexpr int quarters = static_cast<int>(vec::lanes) / 4;
+
 // Lane i of each quarter: the sum of the quarter of x[i].
 KDA_INLINE vec sum_quarters(const vec* x) {
   const vec ab = interleave_low(x[0], x[1]) + interleave_high(x[0], x[1]);
@@ -59,87 +95,53 @@ KDA_INLINE vec sum_quarters(const vec* x) {
 }
 // Lane i is the sum of the lanes of x[i], added in an order that does not depend on i.
 KDA_INLINE vec sum_lanes(const vec (&x)[vec::lanes]) {
-  constexpr int quads = static_cast<int>(vec::lanes) / 4;
-  vec quad[quads];  // quarter q of quad[i]: the sums of the four lanes q of x[4 i] to x[4 i + 3]
+  vec quad[quarters];  // quarter q of quad[i]: the sums of the four lanes q of x[4 i] to x[4 i + 3]
   KDA_UNROLL
-  for (int i = 0; i < quads; ++i) quad[i] = sum_quarters(x + 4 * i);
-#if KDA_ISA_IS_AVX512()
-  constexpr int even = 0x88, odd = 0xdd;
-  const vec low = shuffle_quarters<even>(quad[0], quad[1]) + shuffle_quarters<odd>(quad[0], quad[1]);
-  const vec high = shuffle_quarters<even>(quad[2], quad[3]) + shuffle_quarters<odd>(quad[2], quad[3]);
-  return shuffle_quarters<even>(low, high) + shuffle_quarters<odd>(low, high);
-#elif KDA_ISA_IS_AVX2()
-  return low_halves(quad[0], quad[1]) + high_halves(quad[0], quad[1]);
-#else
-  return quad[0];
-#endif
+  for (int i = 0; i < quarters; ++i) quad[i] = sum_quarters(x + 4 * i);
+  return merge_sums(quad);
 }
 
 // sum[i]: the lanes of x[i], added in an order that does not depend on i.
 KDA_INLINE void sum_lanes(const vec (&x)[4], float (&sum)[4]) { store_sum_of_quarters(sum, sum_quarters(x)); }
 
+// a[i], b[i], c[i], d[i] of each quarter as one quarter of the i-th result.
+KDA_INLINE void transpose_within_quarters(vec& a, vec& b, vec& c, vec& d) {
+  const vec ab_low = interleave_low(a, b), ab_high = interleave_high(a, b);
+  const vec cd_low = interleave_low(c, d), cd_high = interleave_high(c, d);
+  a = low_pairs(ab_low, cd_low);
+  b = high_pairs(ab_low, cd_low);
+  c = low_pairs(ab_high, cd_high);
+  d = high_pairs(ab_high, cd_high);
+}
+
 // Lane j of x[i] and lane i of x[j] change places.
 KDA_INLINE void transpose(vec (&x)[vec::lanes]) {
-  constexpr int quads = static_cast<int>(vec::lanes) / 4;
-  vec y[vec::lanes];  // quarter q of y[4 i + j]: lane j of quarter q of x[4 i] to x[4 i + 3]
   KDA_UNROLL
-  for (int i = 0; i < quads; ++i) {
-    const vec ab_low = interleave_low(x[4 * i], x[4 * i + 1]), ab_high = interleave_high(x[4 * i], x[4 * i + 1]);
-    const vec cd_low = interleave_low(x[4 * i + 2], x[4 * i + 3]),
-              cd_high = interleave_high(x[4 * i + 2], x[4 * i + 3]);
-    y[4 * i] = low_pairs(ab_low, cd_low);
-    y[4 * i + 1] = high_pairs(ab_low, cd_low);
-    y[4 * i + 2] = low_pairs(ab_high, cd_high);
-    y[4 * i + 3] = high_pairs(ab_high, cd_high);
-  }
+  for (int i = 0; i < quarters; ++i) transpose_within_quarters(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   KDA_UNROLL
   for (int j = 0; j < 4; ++j) {
-#if KDA_ISA_IS_AVX512()
-    constexpr int even = 0x88, odd = 0xdd;
-    const vec low_even = shuffle_quarters<even>(y[j], y[4 + j]), low_odd = shuffle_quarters<odd>(y[j], y[4 + j]);
-    const vec high_even = shuffle_quarters<even>(y[8 + j], y[12 + j]),
-              high_odd = shuffle_quarters<odd>(y[8 + j], y[12 + j]);
-    x[j] = shuffle_quarters<even>(low_even, high_even);
-    x[4 + j] = shuffle_quarters<even>(low_odd, high_odd);
-    x[8 + j] = shuffle_quarters<odd>(low_even, high_even);
-    x[12 + j] = shuffle_quarters<odd>(low_odd, high_odd);
-#elif KDA_ISA_IS_AVX2()
-    x[j] = low_halves(y[j], y[4 + j]);
-    x[4 + j] = high_halves(y[j], y[4 + j]);
-#else
-    x[j] = y[j];
-#endif
+    vec part[quarters];
+    KDA_UNROLL
+    for (int i = 0; i < quarters; ++i) part[i] = x[4 * i + j];
+    transpose_quarters(part);
+    KDA_UNROLL
+    for (int i = 0; i < quarters; ++i) x[4 * i + j] = part[i];
   }
 }
 
 // Lane l of y[j] is p[4 l + j]: rows of four numbers as four columns.
 KDA_INLINE void load_columns(const float* p, vec (&y)[4]) {
-  vec x[4], row[4];  // quarter q of row[i]: row 4 q + i
+  constexpr int steps = 4 / quarters;
   KDA_UNROLL
-  for (int i = 0; i < 4; ++i) x[i] = load(p + i * vec::lanes);
-#if KDA_ISA_IS_AVX512()
-  constexpr int even = 0x88, odd = 0xdd;
-  const vec low_even = shuffle_quarters<even>(x[0], x[1]), low_odd = shuffle_quarters<odd>(x[0], x[1]);
-  const vec high_even = shuffle_quarters<even>(x[2], x[3]), high_odd = shuffle_quarters<odd>(x[2], x[3]);
-  row[0] = shuffle_quarters<even>(low_even, high_even);
-  row[1] = shuffle_quarters<even>(low_odd, high_odd);
-  row[2] = shuffle_quarters<odd>(low_even, high_even);
-  row[3] = shuffle_quarters<odd>(low_odd, high_odd);
-#elif KDA_ISA_IS_AVX2()
-  row[0] = low_halves(x[0], x[2]);
-  row[1] = high_halves(x[0], x[2]);
-  row[2] = low_halves(x[1], x[3]);
-  row[3] = high_halves(x[1], x[3]);
-#else
-  KDA_UNROLL
-  for (int i = 0; i < 4; ++i) row[i] = x[i];
-#endif
-  const vec ab_low = interleave_low(row[0], row[1]), ab_high = interleave_high(row[0], row[1]);
-  const vec cd_low = interleave_low(row[2], row[3]), cd_high = interleave_high(row[2], row[3]);
-  y[0] = low_pairs(ab_low, cd_low);
-  y[1] = high_pairs(ab_low, cd_low);
-  y[2] = low_pairs(ab_high, cd_high);
-  y[3] = high_pairs(ab_high, cd_high);
+  for (int b = 0; b < steps; ++b) {
+    vec part[quarters];
+    KDA_UNROLL
+    for (int q = 0; q < quarters; ++q) part[q] = load(p + (q * steps + b) * vec::lanes);
+    transpose_quarters(part);
+    KDA_UNROLL
+    for (int q = 0; q < quarters; ++q) y[b * quarters + q] = part[q];  // quarter i of it: row 4 i + b * quarters + q
+  }
+  transpose_within_quarters(y[0], y[1], y[2], y[3]);
 }
 #endif
 

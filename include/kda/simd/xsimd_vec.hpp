@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the vectors of every ISA but `scalar` have from xsimd. The only file that includes it.
+// What the vectors of every ISA but `scalar` have from xsimd; the only file that includes it. The rest is written with
+// intrinsics, in the ISAs' files: xsimd has no partial loads and stores, no bf16 and no f16, and does not say which
+// operand of max and min survives a NaN.
 #pragma once
 #include "../bf16.hpp"
 #include "../config.hpp"
 #include "../f16.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,6 +20,8 @@
 #endif
 #if defined(__SSE2__)
 #include <immintrin.h>
+#else
+#include <arm_neon.h>
 #endif
 #include <xsimd/xsimd.hpp>
 #if XSIMD_VERSION_MAJOR < 8
@@ -47,7 +52,10 @@ KDA_INLINE vec broadcast(float x) { return {vec::batch(x)}; }
 KDA_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 KDA_INLINE vec load(const float* p) { return {vec::batch::load_unaligned(p)}; }
 KDA_INLINE void store(float* p, vec a) { a.x.store_unaligned(p); }
-#if KDA_ISA_IS_NEON()  // xsimd 8.1 approximates both
+KDA_INLINE vec operator+(vec a, vec b) { return {a.x + b.x}; }
+KDA_INLINE vec operator-(vec a, vec b) { return {a.x - b.x}; }
+KDA_INLINE vec operator*(vec a, vec b) { return {a.x * b.x}; }  // only where no sum takes the product: see vec.hpp
+#if KDA_ISA_IS_NEON()                                           // xsimd 8.1 approximates both
 KDA_INLINE vec sqrt(vec a) { return {vec::batch(vsqrtq_f32(a.x))}; }
 KDA_INLINE vec operator/(vec a, vec b) { return {vec::batch(vdivq_f32(a.x, b.x))}; }
 #else
