@@ -28,6 +28,7 @@ clang_release() { preset clang-release clang-release -DCMAKE_CXX_COMPILER=clang+
 aarch64() {
   preset nightly-aarch64 aarch64 "-DKDA_TEST_ISAS=neon;scalar" || return 1
   tests/emulated/on.sh neon build/nightly-aarch64/tests/kda_numerics || return 1
+  KDA_COMPILERS=aarch64-linux-gnu-g++ tests/compile/headers.sh || return 1
   clang++-14 --target=aarch64-linux-gnu -std=c++20 -O2 -Wall -Wextra -Werror -I include -c tests/compile/kernels.cpp -o /dev/null
 }
 # Every ISA on an emulated CPU that has nothing newer: shows code of a higher ISA that slipped into a lower one.

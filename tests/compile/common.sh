@@ -18,9 +18,9 @@ done
 level_of() { case $("$1" --version) in *clang*) echo -O2 ;; *) echo -O0 ;; esac; } # level_of COMPILER
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast -Wdouble-promotion -Wundef -Werror"
 bare="-fno-exceptions -fno-rtti"
-case $(uname -m) in
-  x86_64) isas="scalar avx2 avx512 avx512_bf16" ;;
-  aarch64) isas="scalar neon" ;;
+case $(${compilers%% *} -dumpmachine) in
+  x86_64-*) isas="scalar avx2 avx512 avx512_bf16" ;;
+  aarch64-*) isas="scalar neon" ;;
   *) isas="scalar" ;;
 esac
 isa_flags() { # isa_flags ISA: what kda_add_kernels() compiles it with
