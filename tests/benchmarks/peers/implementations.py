@@ -17,7 +17,7 @@ import subprocess
 
 import numpy as np
 
-from problem import D, Problem, normalized
+from problem import D, Problem, normalized, on_huge_pages
 
 ALL_OPS = ("kda_prefill", "kda_decode", "gdn_prefill", "gdn_decode")
 FOLDER = os.environ.get("KDA_PEERS_DIR") or os.path.normpath(
@@ -154,7 +154,7 @@ class IkLlama:
         beta = np.clip(p.beta.astype(np.float64), 1e-7, 1 - 1e-7)
         arrays = [head_major(normalized(p.q)), head_major(normalized(p.k)), head_major(p.v),
                   head_major(p.g) if p.per_channel else p.g.copy(), np.log(beta / (1 - beta)).astype(np.float32),
-                  p.state.copy(), np.empty_like(p.v)]
+                  on_huge_pages(p.state), np.empty_like(p.v)]
         function = self.library.peer_kda if p.per_channel else self.library.peer_gdn
         arguments = [ctypes.c_int(n) for n in (*p.shape, D)] + [ctypes.c_void_p(x.ctypes.data) for x in arrays] + [ctypes.c_int(threads)]
 

@@ -93,6 +93,7 @@ def row_of(name, threads, x, r):
 
 def run_child(number, threads, options):
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), OMP_DYNAMIC="false",
+                       NUMPY_MADVISE_HUGEPAGE="0",  # else it asks for huge pages of its own accord, which kda's tensors have not
                        OMP_PROC_BIND="close", OMP_PLACES=",".join("{%d}" % c for c in cpus_of(threads)))
     command = [sys.executable, os.path.abspath(__file__), "--child", str(number), "--threads", str(threads), "--seconds",
                str(options.seconds)] + ["--quick"] * options.quick
