@@ -11,8 +11,9 @@ count=0
 for compiler in $compilers; do
   for isa in $isas; do
     grep -hoE '^#[[:space:]]*include[[:space:]]*<[^>]+>' $all_headers | sed -E 's/.*<(.*)>/\1/' | grep -v '^kda/' | sort -u |
-      while read -r foreign; do printf '#if __has_include(<%s>)\n#include <%s>\n#endif\n' "$foreign" "$foreign"; done |
-      macros > "$work/foreign"
+      while read -r foreign; do # those that are here, and for this architecture
+        ! echo "#include <$foreign>" | $compiler $base $(isa_flags $isa) -E -x c++ - > /dev/null 2>&1 || echo "#include <$foreign>"
+      done | macros > "$work/foreign"
     for header in $all_headers; do
       leaked=$(printf '#include <%s>\n' "$header" | macros | comm -23 - "$work/foreign" | grep -v '^KDA_' || true)
       [ -z "$leaked" ] || { failed=1; echo "$header ($compiler, $isa) defines" $leaked; }

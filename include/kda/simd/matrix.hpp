@@ -73,12 +73,18 @@ template <class F> KDA_INLINE void in_row_blocks(std::ptrdiff_t n, F f) {
   in_blocks<block_rows>(0, n, f);
 }
 
-// A matrix [rows, columns] in panels, columns a multiple of the lanes: panels of block_vectors vectors, then narrower
-// ones, each with its rows side by side. f.template operator()<Vectors>(column): the panel begins at rows * column.
+// A matrix [rows, columns] in panels, columns a multiple of 16: panels of block_vectors vectors, then narrower ones where
+// such a panel has more than 16 columns, each with its rows side by side. f.template operator()<Vectors>(column): the
+// panel begins at rows * column.
 template <class F> KDA_INLINE void in_panels(std::ptrdiff_t columns, F f) {
-  in_blocks<block_vectors>(0, columns / vec::lanes, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
-    f.template operator()<Vectors>(v * vec::lanes);
-  });
+  constexpr std::ptrdiff_t panel = block_vectors * vec::lanes;
+  if constexpr (16 % panel == 0) {
+    for (std::ptrdiff_t column = 0; column < columns; column += panel) f.template operator()<block_vectors>(column);
+  } else {
+    in_blocks<block_vectors>(0, columns / vec::lanes, [&]<int Vectors>(std::ptrdiff_t v) KDA_INLINE_LAMBDA {
+      f.template operator()<Vectors>(v * vec::lanes);
+    });
+  }
 }
 
 // The dot products of rows l of a and r of b over n channels (a multiple of the lanes), left as vectors of partial sums:
