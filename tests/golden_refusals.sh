@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests the golden test: files that are wrong in one thing each must fail, with a reason that names the thing, and count.
-#   golden_refusals.sh PROGRAM   PROGRAM: kda_golden_test
+#   golden_refusals.sh PROGRAM ISA   PROGRAM: kda_golden_test; ISA: one that it has and this CPU can run
 set -euo pipefail
-program=$(realpath "$1")
+program=$(realpath "$1") isa=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/files" "$work/empty"
@@ -131,7 +131,7 @@ failures=0
 complain() { echo "golden_refusals: $*"; failures=$((failures + 1)); }
 run() { # run FOLDER: output and exit status
   status=0
-  output=$(KDA_TEST_ISA=scalar KDA_GOLDEN_DIR=$1 "$program" 2>&1) || status=$?
+  output=$(KDA_TEST_ISA=$isa KDA_GOLDEN_DIR=$1 "$program" 2>&1) || status=$?
 }
 expect() { # expect WHAT STATUS LAST-LINE
   [ "$status" = "$2" ] || complain "$1: exit status $status, not $2"
