@@ -219,11 +219,13 @@ TEMPLATE_TEST_CASE("the floating-point environment changes no bit and is left as
     TestType x(batch, before);
     const auto args = x.args();
     scratch w(std::ssize(batch));
-    const auto found = current_fp_environment();
-    set_fp_environment(odd);
-    const kda::status s = TestType::function()(args, w, kda::serial);
-    const auto left = current_fp_environment();
-    set_fp_environment(found);
+    kda::status s{};
+    fp_environment left = 0;
+    {
+      const fp_environment_scope scope(odd);
+      s = TestType::function()(args, w, kda::serial);
+      left = current_fp_environment();
+    }
     CHECK(s);
     CHECK(left == odd);
     CHECK(same_bits(x.out, usual.out));

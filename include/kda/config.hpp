@@ -37,12 +37,13 @@
     1
 #error "kda: two KDA_TARGET_<ISA> macros are defined; one translation unit is compiled for one ISA"
 #endif
-// Not kda::isa's values, though in their order. NEON needs no flag; unasked, it is taken only where xsimd is.
+// NEON needs no flag; unasked, it is taken only where xsimd is.
 #if KDA_FLAGS_ALLOW_NEON() && __has_include(<xsimd/xsimd.hpp>)
 #define KDA_FINDS_NEON() 1
 #else
 #define KDA_FINDS_NEON() 0
 #endif
+// Worst first, in the order of kda::isa.
 #if defined(KDA_TARGET_SCALAR)
 #define KDA_ISA_RANK() 0
 #elif defined(KDA_TARGET_NEON)

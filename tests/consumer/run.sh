@@ -12,7 +12,8 @@ trap 'rm -rf "$work"' EXIT
 case $way in
   plain_include) "$here/$way/build.sh" "$cxx" "$source" "$work" ;;
   find_package | fetch_content | add_subdirectory)
-    options=(-DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$cxx")
+    [ "$(uname -m)" = aarch64 ] && vectors=neon || vectors=avx2
+    options=(-DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$cxx" -DVECTOR_ISA=$vectors)
     if [ "$way" = find_package ]; then
       cmake --install "$build" --prefix "$work/installed" > /dev/null
       ! grep -rlF "$source" "$work/installed" || { echo "the installed files above name the source folder" >&2; exit 1; }

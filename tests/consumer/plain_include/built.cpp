@@ -6,14 +6,17 @@ extern "C" {
 const void* engine_kernels_scalar();
 #if defined(__aarch64__)
 const void* engine_kernels_neon();
-#define VECTORS \
-  { "neon", engine_kernels_neon }
 #else
 const void* engine_kernels_avx2();
-#define VECTORS \
-  { "avx2", engine_kernels_avx2 }
 #endif
 
 extern const kda::built_kernels engine_kernels_built[];
-const kda::built_kernels engine_kernels_built[] = {VECTORS, {"scalar", engine_kernels_scalar}, {nullptr, nullptr}};
+const kda::built_kernels engine_kernels_built[] = {
+#if defined(__aarch64__)
+    {"neon", engine_kernels_neon},
+#else
+    {"avx2", engine_kernels_avx2},
+#endif
+    {"scalar", engine_kernels_scalar},
+    {nullptr, nullptr}};
 }
