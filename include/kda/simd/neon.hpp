@@ -22,17 +22,6 @@ KDA_INLINE vec pinned(vec a) {
 KDA_INLINE vec add_where(mask m, vec a, vec b) {
   return {vec::batch(vaddq_f32(a.x, vreinterpretq_f32_u32(vandq_u32(m, vreinterpretq_u32_f32(b.x)))))};
 }
-
-KDA_INLINE vec load(const float* p, std::ptrdiff_t n) {
-  float part[vec::lanes] = {};
-  copy_first<vec::lanes>(p, n, part);
-  return load(part);
-}
-KDA_INLINE void store(float* p, vec a, std::ptrdiff_t n) {
-  float part[vec::lanes];
-  store(part, a);
-  copy_first<vec::lanes>(part, n, p);
-}
 template <word16 T> KDA_INLINE vec widen(uint16x4_t words) {
   if constexpr (std::same_as<T, f16>) return {vec::batch(vcvt_f32_f16(vreinterpret_f16_u16(words)))};
   return {vec::batch(vreinterpretq_f32_u32(vshll_n_u16(words, 16)))};

@@ -39,6 +39,22 @@
 
 namespace kda::inline v0::inline KDA_ISA_NAMESPACE {
 
+#if KDA_ISA_IS_NEON() || KDA_ISA_IS_AVX2()
+// Parts of a vector where there are no masks for them: numbers of 16 bits, and on NEON floats.
+template <class T>
+concept unmasked = word16<T> ||(KDA_ISA_IS_NEON() && std::same_as<T, float>);
+template <unmasked T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
+  T part[vec::lanes] = {};
+  copy_first<vec::lanes>(p, n, part);
+  return load(part);
+}
+template <unmasked T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
+  T part[vec::lanes];
+  store(part, a);
+  copy_first<vec::lanes>(part, n, p);
+}
+#endif
+
 // ---- pairs of vectors -----------------------------------------------------------------------------------------------
 //
 // Rows of a state are worked on 2 * lanes elements at a time. Floats are two neighbouring vectors; bf16 are the even
@@ -59,17 +75,6 @@ KDA_INLINE void store_pair(float* p, const pair& x, std::ptrdiff_t n) {
 }
 
 #if KDA_ISA_IS_NEON() || KDA_ISA_IS_AVX2()
-// Part of a vector of numbers of 16 bits, for which these have no masks.
-template <word16 T> KDA_INLINE vec load(const T* p, std::ptrdiff_t n) {
-  T part[vec::lanes] = {};
-  copy_first<vec::lanes>(p, n, part);
-  return load(part);
-}
-template <word16 T> KDA_INLINE void store(T* p, vec a, std::ptrdiff_t n) {
-  T part[vec::lanes];
-  store(part, a);
-  copy_first<vec::lanes>(part, n, p);
-}
 KDA_INLINE void load_pair(const bf16* p, pair& x, std::ptrdiff_t n) {
   bf16 part[2 * vec::lanes] = {};
   copy_first<2 * vec::lanes>(p, n, part);
